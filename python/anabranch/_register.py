@@ -1,0 +1,97 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Loads the engine and registers its operations with XLA; the one place that calls ``jax.ffi``."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+# Every FFI target of the engine. The exported symbol of target X is ``anabranch_X``.
+TARGETS = (
+    "router",
+    "router_grad",
+    "ragged_plan",
+    "gather_rows",
+    "combine_rows",
+    "combine_rows_grad",
+    "grouped_gemm",
+    "grouped_gemm_dgrad",
+    "grouped_gemm_wgrad",
+    "moe_ffn",
+    "moe_ffn_grad",
+)
+
+
+def library_path() -> Path:
+    """Path of the engine library: ``ANABRANCH_LIBRARY`` if set, else the packaged one."""
+    override = os.environ.get("ANABRANCH_LIBRARY")
+    if override:
+        return Path(override)
+    name = "lib_anabranch.so"
+    # An editable install keeps Python sources and the built library in different folders.
+    import anabranch
+
+    for folder in anabranch.__path__:
+        if (Path(folder) / name).exists():
+            return Path(folder) / name
+    import sysconfig
+
+    return Path(sysconfig.get_path("platlib")) / "anabranch" / name
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The loaded engine library, with every operation registered for platform ``cpu``."""
+    path = library_path()
+    if not path.exists():
+        raise ImportError(f"anabranch: engine library not found at {path}; run `make build`")
+    loaded = ctypes.CDLL(str(path))
+    for target, function in registrations(loaded).items():
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
+    return loaded
+
+
+def registrations(loaded: ctypes.CDLL) -> dict[str, Any]:
+    """Maps the XLA target name of each operation to its function in ``loaded``."""
+    return {f"anabranch_{target}": getattr(loaded, f"anabranch_{target}") for target in TARGETS}
+
+
+def call(
+    target: str,
+    results: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct],
+    *operands: jax.Array,
+    **attributes: bool | int | float | str,
+) -> Any:
+    """Calls operation ``target`` on row-major operands.
+
+    Args:
+      target: a name in ``TARGETS``.
+      results: shape and dtype of the result, or of each result.
+      *operands: arrays, in the order of the handler's ``Arg``s.
+      **attributes: the handler's ``Attr``s: bool, int (int64), float (float32) or str.
+
+    Returns:
+      One array, or a list of arrays when ``results`` is a sequence.
+    """
+    library()
+    encoded = {name: _encode(value) for name, value in attributes.items()}
+    # Under vmap the call is repeated for each element; operations take no batch dimension.
+    function = jax.ffi.ffi_call(f"anabranch_{target}", results, vmap_method="sequential")
+    return function(*operands, **encoded)
+
+
+def _encode(value: bool | int | float | str) -> Any:
+    if isinstance(value, bool):
+        return np.bool_(value)
+    if isinstance(value, int):
+        return np.int64(value)
+    if isinstance(value, float):
+        return np.float32(value)
+    return value

@@ -1,0 +1,67 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef ANABRANCH_FFI_FFI_SUPPORT_H_
+#define ANABRANCH_FFI_FFI_SUPPORT_H_
+
+#include <cstdlib>
+#include <memory>
+
+#include "base/context.h"
+#include "base/executor.h"
+#include "base/status.h"
+#include "base/tensor_view.h"
+#include "xla/ffi/api/ffi.h"
+
+// What every handler shares. A handler decodes its buffers into views, calls one operation, and
+// returns ToError(status): no arithmetic happens here.
+
+namespace anabranch::ffi {
+
+namespace xffi = ::xla::ffi;
+
+// XLA's intra-operation pool behind our interface. The caller works too, so that a pool of one
+// thread, or one that is busy elsewhere, only slows us down.
+class XlaExecutor final : public Executor {
+ public:
+  explicit XlaExecutor(xffi::ThreadPool pool);
+  int num_workers() const override { return num_workers_; }
+  void ParallelFor(int64_t num_units, const std::function<void(int64_t, int)>& unit) override;
+
+ private:
+  xffi::ThreadPool pool_;
+  int num_workers_;
+};
+
+// Views of XLA's buffers; rank 0 becomes [1]. An element type that no operation takes, or a rank
+// above 4, becomes an absent view, which the operation's own validation then reports.
+ConstTensorView View(const xffi::AnyBuffer& buffer);
+TensorView View(xffi::Result<xffi::AnyBuffer>& buffer);
+
+xffi::Error ToError(const Status& status);
+
+// Caller-owned scratch for one call; 64-byte aligned, never zero-filled.
+class ScratchBlock {
+ public:
+  explicit ScratchBlock(int64_t bytes)
+      : block_(bytes == 0 ? nullptr
+                          : std::aligned_alloc(kCacheLineBytes, RoundUp(bytes, kCacheLineBytes))),
+        bytes_(bytes) {}
+  ~ScratchBlock() { std::free(block_); }
+  ScratchBlock(const ScratchBlock&) = delete;
+  ScratchBlock& operator=(const ScratchBlock&) = delete;
+
+  // kResourceExhausted when the allocation failed.
+  Status status(const char* op) const {
+    if (bytes_ == 0 || block_ != nullptr) return Status::Ok();
+    return MakeStatus(StatusCode::kResourceExhausted, op, ": no memory for ", bytes_,
+                      " bytes of scratch");
+  }
+  Context context(Executor* executor) const { return Context{executor, block_, bytes_}; }
+
+ private:
+  void* block_;
+  int64_t bytes_;
+};
+
+}  // namespace anabranch::ffi
+
+#endif  // ANABRANCH_FFI_FFI_SUPPORT_H_

@@ -19,6 +19,7 @@ TARGETS = (
     "router_grad",
     "ragged_plan",
     "gather_rows",
+    "gather_weights",
     "combine_rows",
     "combine_rows_grad",
     "grouped_gemm",

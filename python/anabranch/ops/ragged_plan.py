@@ -6,6 +6,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+
+from anabranch import _register
 
 
 class RaggedPlan(NamedTuple):
@@ -22,3 +25,44 @@ class RaggedPlan(NamedTuple):
     group_offsets: jax.Array
     row_token: jax.Array
     slot_row: jax.Array
+
+
+def ragged_plan(experts: jax.Array, num_experts: int, *, num_rows: int | None = None) -> RaggedPlan:
+    """Orders the routed slots by (expert, token): a stable, parallel counting sort.
+
+    Args:
+      experts: i32 [T, k]; -1 routes a slot nowhere: it has no row.
+      num_experts: E.
+      num_rows: R, the static number of rows; None = T * k, which always suffices.
+
+    Returns:
+      ``RaggedPlan``, the same bits for any number of threads.
+
+    Raises:
+      ValueError: a shape or dtype does not fit.
+      jax.errors.JaxRuntimeError: an id is below -1 or not below ``num_experts`` (the message names
+        token, slot and id), or more slots are routed than ``num_rows`` (it gives both numbers).
+    """
+    if experts.ndim != 2 or not jnp.issubdtype(experts.dtype, jnp.integer):
+        raise ValueError(
+            f"ragged_plan: experts must be integer [T, k], got {experts.dtype}{list(experts.shape)}"
+        )
+    if num_experts < 1:
+        raise ValueError(f"ragged_plan: num_experts must be >= 1, got {num_experts}")
+    tokens, topk = experts.shape
+    rows = tokens * topk if num_rows is None else num_rows
+    if not 0 <= rows < 2**31:
+        raise ValueError(
+            f"ragged_plan: the number of rows must be in [0, 2^31), got {rows} for experts "
+            f"{list(experts.shape)} and num_rows={num_rows}"
+        )
+    if experts.dtype != jnp.int32:
+        limits = jnp.iinfo(jnp.int32)
+        if jnp.iinfo(experts.dtype).max > limits.max:
+            experts = jnp.clip(experts, max=limits.max)
+        if jnp.iinfo(experts.dtype).min < limits.min:
+            experts = jnp.clip(experts, min=limits.min)
+        experts = experts.astype(jnp.int32)
+    shapes = ((num_experts,), (num_experts + 1,), (rows,), (tokens, topk))
+    results = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
+    return RaggedPlan(*_register.call("ragged_plan", results, experts))

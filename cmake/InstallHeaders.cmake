@@ -3,6 +3,7 @@
 # Runs at install time. include/anabranch/*.h go to <prefix>/include/anabranch/, and each header of src/ that they reach
 # goes to <prefix>/include/anabranch/engine/. An include "base/status.h" becomes <anabranch/engine/base/status.h>, so the
 # package puts no name outside anabranch/ and cannot meet a user's own base/status.h.
+cmake_minimum_required(VERSION 3.22)
 file(REMOVE_RECURSE ${anabranch_staging_dir})
 
 # Writes from_file to to_file with its includes rewritten; appends the src/ headers that it includes to pending.

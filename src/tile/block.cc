@@ -1,0 +1,160 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "tile/block.h"
+
+#include <cstddef>
+#include <cstring>
+
+namespace anabranch::tile {
+namespace {
+
+// Columns of B whose f32 sums are kept while chunks go by, when they cannot be kept in out.
+constexpr int64_t kSlabColumns = 512;
+
+struct Scratch {
+  uint32_t* a_words;  // [num_a][a_pitch]
+  int64_t a_pitch;
+  uint32_t* panel;  // [words][kPanelColumns]
+  float* sums;      // [panels of a slab][num_a][kPanelColumns], for more than one chunk
+  int64_t bytes;
+};
+
+Scratch LayOut(void* block, DType dtype, int64_t num_rows, int64_t num_a) {
+  const int64_t all_words = WordsOf(dtype, num_rows);
+  const int64_t words = std::min(all_words, kChunkWords);
+  ScratchArena arena(block);
+  Scratch scratch;
+  // One cache line more than the words: rows 4 KiB apart would share one set of the L1 cache.
+  scratch.a_pitch = RoundUp(words, 16) + 16;
+  scratch.a_words = arena.Take<uint32_t>(num_a * scratch.a_pitch);
+  scratch.panel = arena.Take<uint32_t>(words * kPanelColumns);
+  scratch.sums = arena.Take<float>(all_words > kChunkWords ? kSlabColumns * num_a : 0);
+  scratch.bytes = arena.used_bytes();
+  return scratch;
+}
+
+class Block {
+ public:
+  Block(const KernelTable& kernels, const TransposedProduct& product, void* scratch)
+      : kernels_(kernels),
+        product_(product),
+        scratch_(LayOut(scratch, product.dtype, product.num_rows, product.num_a)),
+        chunk_rows_(product.dtype == DType::kBF16 ? 2 * kChunkWords : kChunkWords),
+        num_chunks_(CeilDiv(product.num_rows, chunk_rows_)) {}
+
+  void Run() {
+    // Sums of several chunks live in out itself if the tile may write there, else in a slab.
+    const bool in_place = num_chunks_ == 1 || IsDirect(product_.num_b);
+    const int64_t slab = in_place ? product_.num_b : kSlabColumns;
+    for (int64_t begin = 0; begin < product_.num_b; begin += slab) {
+      const int64_t end = std::min(begin + slab, product_.num_b);
+      for (int64_t chunk = 0; chunk < num_chunks_; ++chunk) RunChunk(chunk, begin, end);
+    }
+  }
+
+ private:
+  // Whether tiles that end at block column `end` can be written to out as they are.
+  bool IsDirect(int64_t end) const { return product_.out_dtype == DType::kF32 && end % 16 == 0; }
+
+  bool CanStream() const {
+    return num_chunks_ == 1 && reinterpret_cast<uintptr_t>(product_.out) % 64 == 0 &&
+           product_.out_pitch % 16 == 0;
+  }
+
+  void RunChunk(int64_t chunk, int64_t begin, int64_t end) {
+    const int64_t first = chunk * chunk_rows_;
+    const int64_t rows = std::min(chunk_rows_, product_.num_rows - first);
+    kernels_.pack(product_.a_dtype, product_.dtype)
+        .transpose(product_.a_rows + first, rows, product_.first_a, product_.num_a,
+                   scratch_.a_words, scratch_.a_pitch);
+    for (int64_t column = begin; column < end; column += kPanelColumns) {
+      const int columns = static_cast<int>(std::min<int64_t>(kPanelColumns, end - column));
+      kernels_.pack(product_.b_dtype, product_.dtype)
+          .rows(product_.b_rows + first, rows, product_.first_b + column, columns, kPanelColumns,
+                scratch_.panel);
+      const int64_t words = WordsOf(product_.dtype, rows);
+      if (IsDirect(column + columns)) {
+        RunDirect(chunk, words, column, columns);
+      } else {
+        RunThroughTile(chunk, words, begin, column, columns);
+      }
+    }
+  }
+
+  void GatherRows(RowTile at, const void** rows) const {
+    for (int r = 0; r < at.rows; ++r) {
+      rows[r] = scratch_.a_words + (at.first + r) * scratch_.a_pitch;
+    }
+  }
+
+  void RunDirect(int64_t chunk, int64_t words, int64_t column, int columns) {
+    const ProductFn multiply = kernels_.product(product_.dtype);
+    const Store store = chunk > 0     ? Store::kAccumulate
+                        : CanStream() ? Store::kStream
+                                      : Store::kWrite;
+    float* out = static_cast<float*>(product_.out) + column;
+    const void* rows[kTileRows];
+    for (int64_t index = 0; index < NumRowTiles(product_.num_a); ++index) {
+      const RowTile at = RowTileAt(product_.num_a, index);
+      GatherRows(at, rows);
+      multiply(rows, at.rows, words, scratch_.panel, columns, out + at.first * product_.out_pitch,
+               product_.out_pitch, store);
+    }
+  }
+
+  void RunThroughTile(int64_t chunk, int64_t words, int64_t slab_begin, int64_t column,
+                      int columns) {
+    alignas(kCacheLineBytes) float one_tile[kTileRows * kPanelColumns];
+    const ProductFn multiply = kernels_.product(product_.dtype);
+    const int64_t size = SizeOf(product_.out_dtype);
+    const void* rows[kTileRows];
+    void* out_rows[kTileRows];
+    for (int64_t index = 0; index < NumRowTiles(product_.num_a); ++index) {
+      const RowTile at = RowTileAt(product_.num_a, index);
+      GatherRows(at, rows);
+      // Panels of a slab follow each other, num_a rows of 64 sums each.
+      float* tile = num_chunks_ == 1 ? one_tile
+                                     : scratch_.sums + (column - slab_begin) * product_.num_a +
+                                           at.first * kPanelColumns;
+      multiply(rows, at.rows, words, scratch_.panel, columns, tile, kPanelColumns,
+               chunk == 0 ? Store::kWrite : Store::kAccumulate);
+      if (chunk + 1 < num_chunks_) continue;
+      for (int r = 0; r < at.rows; ++r) {
+        out_rows[r] = static_cast<std::byte*>(product_.out) +
+                      ((at.first + r) * product_.out_pitch + column) * size;
+      }
+      kernels_.epilogue(product_.out_dtype).store(tile, at.rows, columns, out_rows);
+    }
+  }
+
+  const KernelTable& kernels_;
+  const TransposedProduct& product_;
+  const Scratch scratch_;
+  const int64_t chunk_rows_;
+  const int64_t num_chunks_;
+};
+
+void FillZero(const TransposedProduct& product) {
+  const int64_t size = SizeOf(product.out_dtype);
+  for (int64_t i = 0; i < product.num_a; ++i) {
+    std::memset(static_cast<std::byte*>(product.out) + i * product.out_pitch * size, 0,
+                product.num_b * size);
+  }
+}
+
+}  // namespace
+
+int64_t TransposedProductScratchBytes(DType dtype, int64_t max_rows, int64_t max_a) {
+  return LayOut(nullptr, dtype, max_rows, max_a).bytes;
+}
+
+void TransposedProductBlock(const KernelTable& kernels, const TransposedProduct& product,
+                            void* scratch) {
+  if (product.num_a == 0 || product.num_b == 0) return;
+  if (product.num_rows == 0) {
+    FillZero(product);
+    return;
+  }
+  Block(kernels, product, scratch).Run();
+}
+
+}  // namespace anabranch::tile

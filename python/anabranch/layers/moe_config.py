@@ -17,7 +17,7 @@ class MoEConfig:
     Routing fields (`score_function` to `scaling_factor`) are those of `anabranch.topk_router`.
     `num_shared_experts` experts of `expert_width` see every token; they are one FFN of
     `num_shared_experts * expert_width`, added outside the scaling. `expert_bias` adds a selection
-    bias to the parameters. `dtype` is the type of the products, "bfloat16" or "float32".
+    bias to the parameters.
     """
 
     hidden_size: int = 256
@@ -35,7 +35,6 @@ class MoEConfig:
     load_balancing_coeff: float = 0.0
     router_z_coeff: float = 0.0
     init_scale: float = 0.02
-    dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
         """Checks every value that routing depends on."""

@@ -3,5 +3,16 @@
 
 from anabranch.models.config import Config
 from anabranch.models.counting import Counts, count_parameters, flops_per_token
+from anabranch.models.model import init, is_decayed, logits, loss, update_expert_bias
 
-__all__ = ["Config", "Counts", "count_parameters", "flops_per_token"]
+__all__ = [
+    "Config",
+    "Counts",
+    "count_parameters",
+    "flops_per_token",
+    "init",
+    "is_decayed",
+    "logits",
+    "loss",
+    "update_expert_bias",
+]

@@ -1,0 +1,205 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""The decoder: parameters, forward pass and loss as pure functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from anabranch.layers.dense_ffn import dense_ffn, dense_ffn_init
+from anabranch.layers.gqa import gqa, gqa_init
+from anabranch.layers.initializers import ones
+from anabranch.layers.mla import mla, mla_init
+from anabranch.layers.moe import MoEAux, moe_init, moe_with_aux
+from anabranch.layers.norm import rms_norm
+from anabranch.layers.rotary import rotary_table
+from anabranch.models.config import Config
+from anabranch.models.embedding import embed
+from anabranch.ops.balance import update_expert_bias as _moved_bias
+from anabranch.ops.linear import linear
+from anabranch.ops.linear_cross_entropy import linear_cross_entropy
+
+Params = dict[str, Any]
+Batch = dict[str, jax.Array]
+
+
+def init(key: jax.Array, config: Config) -> Params:
+    """Returns new parameters, f32: normal with `init_scale`, norms 1, selection biases 0.
+
+    The layout is documented in docs/parameters.md.
+    """
+    embed_key, head_key, layers_key = jax.random.split(key, 3)
+    table = (config.vocab_size, config.hidden_size)
+    params: Params = {
+        "embedding": config.init_scale * jax.random.normal(embed_key, table, jnp.float32),
+        "final_norm": ones(config.hidden_size),
+        "layers": [
+            _layer_init(jax.random.fold_in(layers_key, index), index, config)
+            for index in range(config.num_layers)
+        ],
+    }
+    if not config.tie_embeddings:
+        params["head"] = config.init_scale * jax.random.normal(head_key, table[::-1], jnp.float32)
+    return params
+
+
+def loss(
+    params: Params,
+    batch: Batch,
+    config: Config,
+    *,
+    num_labels: jax.Array | None = None,
+    auxiliary_scale: float = 1.0,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns (loss, aux): nats per label plus auxiliary losses, and what the step reports.
+
+    `batch` holds i32 [B, S] `tokens`, `labels` (-1 ignored) and optionally `segment_ids` (0 is
+    padding: routed nowhere) and `positions`. The loss is the sum over labels divided by
+    `num_labels`, by default their number in this batch; a batch without labels has loss 0. A part of
+    a larger batch passes the whole batch's number and its own share as `auxiliary_scale`, so that
+    the parts' losses and gradients add up to the whole's.
+
+    aux: `group_sizes` i32 [MoE layers, E]; f32 scalars `cross_entropy` (nats per label),
+    `load_balancing_loss` and `router_z_loss` (means over the MoE layers, included in the loss);
+    `num_labels` i32, the labels of this batch.
+    """
+    hidden, reports = _forward(params, batch["tokens"], config, batch)
+    labels = batch["labels"].reshape(-1)
+    flat = hidden.reshape(-1, config.hidden_size)
+    losses = linear_cross_entropy(flat, _head(params), labels, z_loss=config.z_loss)
+    own_labels = jnp.sum(labels != -1, dtype=jnp.int32)
+    divisor = own_labels if num_labels is None else num_labels
+    cross_entropy = jnp.sum(losses) / jnp.maximum(divisor, 1).astype(jnp.float32)
+    balance = _mean([report.load_balancing_loss for report in reports]) * auxiliary_scale
+    z_loss = _mean([report.router_z_loss for report in reports]) * auxiliary_scale
+    aux = {
+        "group_sizes": _stacked_sizes(reports, config),
+        "cross_entropy": cross_entropy,
+        "load_balancing_loss": balance,
+        "router_z_loss": z_loss,
+        "num_labels": own_labels,
+    }
+    return cross_entropy + balance + z_loss, aux
+
+
+def logits(
+    params: Params,
+    tokens: jax.Array,
+    config: Config,
+    *,
+    segment_ids: jax.Array | None = None,
+    positions: jax.Array | None = None,
+) -> jax.Array:
+    """Returns the scores of the next token at every position, f32 [B, S, V]; tokens i32 [B, S]."""
+    given = {"segment_ids": segment_ids, "positions": positions}
+    batch = {name: value for name, value in given.items() if value is not None}
+    hidden, _ = _forward(params, tokens, config, batch)
+    return linear(hidden, _head(params), preferred_element_type=jnp.float32)
+
+
+def update_expert_bias(params: Params, group_sizes: jax.Array, config: Config) -> Params:
+    """Returns params with every selection bias moved against its expert's load.
+
+    `group_sizes` i32 [MoE layers, E] are the counts of the whole global batch. Does nothing when
+    the model has no selection biases.
+    """
+    if not config.expert_bias or not config.num_moe_layers:
+        return params
+    layers = list(params["layers"])
+    first = config.num_layers - config.num_moe_layers
+    for index, sizes in enumerate(group_sizes):
+        layer = layers[first + index]
+        bias = _moved_bias(layer["moe"]["expert_bias"], sizes, config.expert_bias_rate)
+        layers[first + index] = layer | {"moe": layer["moe"] | {"expert_bias": bias}}
+    return params | {"layers": layers}
+
+
+def is_decayed(path: Any, leaf: Any) -> bool:
+    """True where weight decay applies: every matrix, so neither norms nor biases.
+
+    For `jax.tree_util.tree_map_with_path(is_decayed, params)`.
+    """
+    del path
+    return leaf.ndim >= 2
+
+
+def _layer_init(key: jax.Array, index: int, config: Config) -> Params:
+    attention_key, ffn_key = jax.random.split(key)
+    hidden, scale = config.hidden_size, config.init_scale
+    attention_init = mla_init if config.attention.kind == "mla" else gqa_init
+    layer: Params = {
+        "attention": attention_init(attention_key, hidden, config.attention, scale),
+        "attention_norm": ones(hidden),
+        "ffn_norm": ones(hidden),
+    }
+    if index < config.num_dense_layers:
+        layer["ffn"] = dense_ffn_init(ffn_key, hidden, config.dense_width, scale)
+    else:
+        layer["moe"] = moe_init(ffn_key, config.moe)
+    return layer
+
+
+def _forward(
+    params: Params, tokens: jax.Array, config: Config, batch: Batch
+) -> tuple[jax.Array, list[MoEAux]]:
+    """The normalised output of the last block, [B, S, H] in the compute type, and the reports."""
+    segment_ids = batch.get("segment_ids")
+    positions = batch.get("positions")
+    if positions is None:
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    table = rotary_table(positions, config.attention.rotary_size, config.rotary)
+    run = lambda layer, x: _layer(layer, x, table, segment_ids, config)  # noqa: E731
+    if config.remat == "full":
+        run = jax.checkpoint(run)
+    x = embed(params["embedding"], tokens)
+    reports = []
+    for index, layer in enumerate(params["layers"]):
+        with jax.named_scope(f"layer_{index}"):
+            x, report = run(layer, x)
+        if report is not None:
+            reports.append(report)
+    return rms_norm(x, params["final_norm"], config.norm_epsilon, config.dtype), reports
+
+
+def _layer(
+    layer: Params,
+    x: jax.Array,
+    table: tuple[jax.Array, jax.Array],
+    segment_ids: jax.Array | None,
+    config: Config,
+) -> tuple[jax.Array, MoEAux | None]:
+    block = mla if config.attention.kind == "mla" else gqa
+    epsilon = config.norm_epsilon
+    normed = rms_norm(x, layer["attention_norm"], epsilon, config.dtype)
+    mixed = block(
+        layer["attention"],
+        normed,
+        config.attention,
+        rotary=config.rotary,
+        table=table,
+        segment_ids=segment_ids,
+        epsilon=epsilon,
+    )
+    x = x + mixed.astype(x.dtype)
+    normed = rms_norm(x, layer["ffn_norm"], epsilon, config.dtype)
+    if "ffn" in layer:
+        return x + dense_ffn(layer["ffn"], normed).astype(x.dtype), None
+    mask = None if segment_ids is None else segment_ids != 0
+    y, report = moe_with_aux(layer["moe"], normed, config.moe, token_mask=mask)
+    return x + y.astype(x.dtype), report
+
+
+def _head(params: Params) -> jax.Array:
+    return params["head"] if "head" in params else params["embedding"].T
+
+
+def _mean(values: list[jax.Array]) -> jax.Array:
+    return sum(values, jnp.zeros((), jnp.float32)) / max(len(values), 1)
+
+
+def _stacked_sizes(reports: list[MoEAux], config: Config) -> jax.Array:
+    if not reports:
+        return jnp.zeros((0, config.num_experts), jnp.int32)
+    return jnp.stack([report.group_sizes for report in reports])

@@ -1,0 +1,26 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+// AVX-512 F, BW, VL, DQ: every server core since 2017 that has no bf16 instructions. bf16 is
+// widened by a shift (even k) and a mask (odd k) of its word.
+#include <immintrin.h>
+
+#include "tile/kernels.h"
+
+namespace anabranch::tile::avx512 {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
+
+#include "tile/avx512_vector.inc"
+#include "tile/kernel_vector.inc"
+
+constexpr bool kHasDotPair = false;
+[[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
+
+#include "tile/kernel_body.inc"
+
+}  // namespace
+
+const KernelTable kKernels = MakeKernels(Isa::kAvx512);
+
+}  // namespace anabranch::tile::avx512

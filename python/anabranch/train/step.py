@@ -1,0 +1,150 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""One optimizer step as one jitted function: gradients, clip, AdamW, expert biases, or nothing at all."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from anabranch import models
+from anabranch.data.reader import IGNORED_LABEL
+from anabranch.train import optimizer as optimizers
+from anabranch.train import schedule
+
+if TYPE_CHECKING:
+    from anabranch.recipes.recipe import Recipe
+
+Batch = dict[str, jax.Array]
+
+
+class TrainState(NamedTuple):
+    """What an optimizer step changes: f32 master weights (expert biases included) and AdamW's state."""
+
+    params: Any
+    opt_state: Any
+
+
+class StepMetrics(NamedTuple):
+    """What a step reports, summed over the global batch of B sequences, S tokens, L MoE layers, E experts."""
+
+    cross_entropy: jax.Array  # f32, nats per valid label
+    objective: jax.Array  # f32, what was differentiated: cross-entropy and auxiliary losses
+    grad_norm: jax.Array  # f32, before clipping
+    grad_squares: jax.Array  # f32 [leaves], squared norm of each gradient, in pytree order
+    learning_rate: jax.Array  # f32, of this step
+    group_sizes: jax.Array  # i32 [L, E], tokens per expert
+    num_labels: jax.Array  # i32, valid labels
+    num_tokens: jax.Array  # i32, tokens that are not padding
+    applied: jax.Array  # bool, false when the step was skipped whole
+
+
+def batch_shapes(batch_size: int, sequence_length: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of a batch: i32 [B, S] each."""
+    shape = jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.int32)
+    return dict.fromkeys(("tokens", "labels", "segment_ids", "positions"), shape)
+
+
+def init_state(key: jax.Array, recipe: "Recipe") -> TrainState:
+    """Fresh parameters and optimizer state."""
+    params = models.init(key, recipe.model)
+    return TrainState(params, optimizers.adamw(recipe.train).init(params))
+
+
+def make_train_step(recipe: "Recipe") -> Callable[[TrainState, Batch], Any]:
+    """Returns `step(state, batch) -> (state, StepMetrics)`, to be jitted with the state donated.
+
+    batch: i32 [B, S] arrays `tokens labels segment_ids positions`. With `train.microbatches` = M the B sequences
+    are taken M groups at a time; gradients are accumulated in f32 and every valid label of the global batch
+    weighs the same, however many of them a group holds. A loss or gradient that is not finite leaves parameters,
+    moments, count, schedule and expert biases bit for bit as they were.
+    """
+    train = recipe.train
+    optimizer = optimizers.adamw(train)
+    rate = schedule.learning_rate(train)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        objective, aux, gradients = accumulate(state.params, batch, recipe)
+        squares = jnp.stack([jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients)])
+        norm = jnp.sqrt(jnp.sum(squares))
+        applied = jnp.isfinite(objective) & jnp.isfinite(norm)
+        clipped = optimizers.clip(gradients, norm, train.gradient_clip)
+        updates, opt_state = optimizer.update(clipped, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        params = models.update_expert_bias(params, aux["group_sizes"], recipe.model)
+        new_state = jax.tree.map(
+            lambda new, old: jnp.where(applied, new, old), TrainState(params, opt_state), state
+        )
+        metrics = StepMetrics(
+            cross_entropy=aux["cross_entropy"],
+            objective=objective,
+            grad_norm=norm,
+            grad_squares=squares,
+            learning_rate=jnp.float32(rate(optimizers.applied_steps(state.opt_state))),
+            group_sizes=aux["group_sizes"],
+            num_labels=aux["num_labels"],
+            num_tokens=jnp.sum(batch["segment_ids"] > 0, dtype=jnp.int32),
+            applied=applied,
+        )
+        return new_state, metrics
+
+    return step
+
+
+def accumulate(params: Any, batch: Batch, recipe: "Recipe") -> tuple[jax.Array, dict, Any]:
+    """Objective (f32), aux of the whole batch, and f32 gradients, over `train.microbatches` groups of sequences."""
+    count = recipe.train.microbatches
+    # Divided by the number of valid labels of the global batch, never a mean of the groups' means.
+    num_labels = jnp.sum(batch["labels"] != IGNORED_LABEL, dtype=jnp.int32)
+
+    def objective(params: Any, part: Batch) -> tuple[jax.Array, dict]:
+        loss, aux = models.loss(
+            params, part, recipe.model, num_labels=num_labels, auxiliary_scale=1.0 / count
+        )
+        return loss, {name: aux[name] for name in ("cross_entropy", "group_sizes", "num_labels")}
+
+    value_and_grad = jax.value_and_grad(objective, has_aux=True)
+    if count == 1:
+        (loss, aux), gradients = value_and_grad(params, batch)
+        return loss, aux, gradients
+
+    def body(carry: Any, part: Batch) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, carry, value_and_grad(params, part)), None
+
+    parts = {name: _split(array, count) for name, array in batch.items()}
+    shapes = jax.eval_shape(value_and_grad, params, {name: a[0] for name, a in parts.items()})
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    ((loss, aux), gradients), _ = jax.lax.scan(body, zeros, parts)
+    return loss, aux, gradients
+
+
+def _split(array: jax.Array, count: int) -> jax.Array:
+    if array.shape[0] % count:
+        raise ValueError(
+            f"train.batch_size {array.shape[0]} is not a multiple of train.microbatches {count}"
+        )
+    return array.reshape(count, array.shape[0] // count, *array.shape[1:])
+
+
+def make_eval_step(recipe: "Recipe") -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
+    """Returns `step(params, batch) -> (cross-entropy f32 in nats per label, valid labels i32)`."""
+
+    def step(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        _, aux = models.loss(params, batch, recipe.model)
+        return aux["cross_entropy"], aux["num_labels"]
+
+    return step
+
+
+def first_non_finite(state: TrainState, metrics: StepMetrics) -> str:
+    """Name of the first non-finite thing of a skipped step: the loss, or a parameter's gradient."""
+    from anabranch.train.checkpoint import leaf_name
+
+    if not bool(jnp.isfinite(metrics.objective)):
+        return "loss"
+    leaves = jax.tree_util.tree_flatten_with_path(state.params)[0]
+    for (path, _), finite in zip(leaves, jnp.isfinite(metrics.grad_squares), strict=True):
+        if not bool(finite):
+            return f"gradient of {leaf_name(path)}"
+    return "gradient norm"

@@ -1,0 +1,95 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""What the operating system says about this process and this machine (Linux); nothing here is changed."""
+
+import math
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+
+def cpu_model() -> str:
+    """Model name of the CPU, or the architecture where /proc does not say."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def package_version() -> str:
+    """Version of the installed package; "uninstalled" when it runs straight from its sources."""
+    try:
+        return metadata.version("anabranch")
+    except metadata.PackageNotFoundError:
+        return "uninstalled"
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on: its affinity."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_quota() -> float | None:
+    """CPU limit of this process's control group in CPUs, or None where there is no limit."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            quota = _quota_v2(path)
+        elif "cpu" in controllers.split(","):
+            quota = _quota_v1(path)
+        else:
+            continue
+        if quota is not None:
+            return quota
+    return None
+
+
+def respect_cpu_quota() -> None:
+    """Tells XLA's thread pool about a CPU quota; call before jax starts.
+
+    XLA sizes its pool by affinity or by NPROC, never by the quota, and threads beyond the quota are put to sleep in
+    the middle of their work. A value that the user has set stays.
+    """
+    quota = cpu_quota()
+    if quota is not None and quota < usable_cpus():
+        os.environ.setdefault("NPROC", str(max(1, math.floor(quota))))
+
+
+def memory_gib() -> float:
+    """Physical memory of the machine in GiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def resident_gib() -> float:
+    """Resident memory of this process now, in GiB."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+def _quota_v2(path: str) -> float | None:
+    folder = Path("/sys/fs/cgroup") / path.lstrip("/")
+    for candidate in (folder, Path("/sys/fs/cgroup")):
+        try:
+            limit, period = (candidate / "cpu.max").read_text(encoding="ascii").split()
+        except (OSError, ValueError):
+            continue
+        return None if limit == "max" else int(limit) / int(period)
+    return None
+
+
+def _quota_v1(path: str) -> float | None:
+    for candidate in (Path("/sys/fs/cgroup/cpu") / path.lstrip("/"), Path("/sys/fs/cgroup/cpu")):
+        try:
+            limit = int((candidate / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+            period = int((candidate / "cpu.cfs_period_us").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+        return None if limit <= 0 else limit / period
+    return None

@@ -1,0 +1,280 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""The training loop: from a recipe and a run folder to a trained model and its report."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from anabranch import data, models
+from anabranch.data.baselines import byte_model_baselines
+from anabranch.errors import RunError, UsageError
+from anabranch.recipes.recipe import Recipe
+from anabranch.train import checkpoint, measure, metrics, report, run_folder
+from anabranch.train.corpus import open_corpus, warn
+from anabranch.train.evaluation import HeldOut
+from anabranch.train.generation import Generator
+from anabranch.train.meter import Meter, Position
+from anabranch.train.metrics import MetricsLog
+from anabranch.train.prefetch import Prefetcher
+from anabranch.train.progress import Progress
+from anabranch.train.step import (
+    StepMetrics,
+    TrainState,
+    batch_shapes,
+    first_non_finite,
+    init_state,
+    make_train_step,
+)
+from anabranch.train.stopping import stop_requested
+
+# One bad batch is survived; five non-finite steps in a row do not heal by themselves.
+NON_FINITE_LIMIT = 5
+
+# What the sample at the end of a run continues: `def ` suits the default corpus, the empty prompt any.
+SAMPLE_PROMPTS = ("def ", "")
+SAMPLE_TOKENS = 200
+
+
+class Interrupted(RunError):
+    """A run that was asked to stop and did, with a checkpoint."""
+
+    exit_code = 130
+
+
+def run(
+    recipe: Recipe, out_dir: Path, steps: int | None = None, resume: bool = False
+) -> dict[str, Any]:
+    """Trains `recipe` in the run folder `out_dir` up to step `steps` (default: the recipe's) and returns a summary.
+
+    With `resume` it goes on from the newest good checkpoint, or from the start when there is none yet. Raises
+    Interrupted after Ctrl-C or SIGTERM, RunError when five steps in a row were not finite, UsageError when data or
+    checkpoint do not belong to the recipe.
+    """
+    total = recipe.train.steps if steps is None else steps
+    progress = Progress(total, sys.stdout)
+    try:
+        return Trainer(recipe, Path(out_dir), total, resume, progress).train()
+    finally:
+        progress.close()
+
+
+class Trainer:
+    """One run. What takes time before the first step is announced through `progress.phase`."""
+
+    def __init__(
+        self, recipe: Recipe, out_dir: Path, total_steps: int, resume: bool, progress: Progress
+    ) -> None:
+        """Opens the data, measures the machine, and builds or loads the state; writes nothing."""
+        self.recipe, self.out_dir, self.total_steps = recipe, out_dir, total_steps
+        self.progress, self.resume = progress, resume
+        self.checkpoints = out_dir / run_folder.CHECKPOINTS
+        progress.phase("opening the corpus")
+        self.store = open_corpus(recipe)
+        self.baselines = byte_model_baselines(self.store)
+        self.held_out = HeldOut(recipe, self.store, recipe.train.eval_batches)
+        progress.phase("measuring the peak of this machine")
+        self.machine = measure.description()
+        progress.phase("loading the checkpoint" if resume else "initialising the model")
+        self.state, self.position = self._initial_state()
+        self.saved_step = self.position.step if resume else None
+        self.meter = Meter(
+            recipe,
+            self.store.train.bytes_per_token,
+            self.machine["peak_tflops"],
+            metrics.seconds_until(out_dir, self.position.step) if resume else 0.0,
+        )
+
+    def _initial_state(self) -> tuple[TrainState, Position]:
+        def build(seed: int) -> TrainState:
+            return init_state(jax.random.key(seed), self.recipe)
+
+        found = checkpoint.newest_good(self.checkpoints, warn) if self.resume else None
+        if found is None:
+            return jax.jit(build)(self.recipe.train.seed), Position()
+        template = jax.eval_shape(build, self.recipe.train.seed)
+        try:
+            state = TrainState(
+                checkpoint.restore(template.params, found.tensors("params")),
+                checkpoint.restore(template.opt_state, found.tensors("optimizer")),
+            )
+        except checkpoint.CheckpointError as error:
+            raise UsageError(f"{found.path} does not fit the recipe: {error}") from error
+        return state, Position.from_scalars(found.scalars)
+
+    def train(self) -> dict[str, Any]:
+        """Runs to the last step and returns the summary that `anabranch train` prints."""
+        done = self._finished_already()
+        if done is not None:
+            return done
+        run_folder.write_recipe(self.out_dir, self.recipe)
+        self.checkpoints.mkdir(exist_ok=True)
+        resume_step = self.position.step if self.resume else None
+        tensorboard = self.recipe.train.tensorboard
+        with MetricsLog(self.out_dir, resume_step=resume_step, tensorboard=tensorboard) as log:
+            log.write(self._started())
+            try:
+                self._loop(log)
+                summary = self._finish(log)
+            except RunError:
+                report.write(self.out_dir)
+                raise
+        self.progress.phase("writing the report")
+        return {**summary, "report": str(report.write(self.out_dir))}
+
+    def _finished_already(self) -> dict[str, Any] | None:
+        """The summary of a run that has nothing left to do, else None."""
+        if not self.resume or self.position.step < self.total_steps:
+            return None
+        for record in metrics.read(self.out_dir):
+            if record.get("event") == "finished" and record["step"] == self.position.step:
+                return {**record, "report": str(report.write(self.out_dir))}
+        return None
+
+    def _started(self) -> dict[str, Any]:
+        config, length = self.recipe.model, self.recipe.train.sequence_length
+        return {
+            "event": "started",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            **self.machine,
+            "recipe": self.recipe.name,
+            "total_steps": self.total_steps,
+            "resumed_from": self.position.step if self.resume else None,
+            "parameters": models.count_parameters(config)._asdict(),
+            "flops_per_token": models.flops_per_token(config, length),
+            "train_tokens": self.store.train.num_tokens,
+            "held_out_tokens": self.store.held_out.num_tokens,
+            "baselines": self.baselines,
+        }
+
+    def _loop(self, log: MetricsLog) -> None:
+        if self.position.step >= self.total_steps:
+            return
+        train = self.recipe.train
+        reader = data.BatchReader(
+            self.store, "train", train.batch_size, train.sequence_length, train.seed,
+            self.position.cursor,
+        )  # fmt: skip
+        self.progress.phase("compiling the training step")
+        shapes = batch_shapes(train.batch_size, train.sequence_length)
+        step = jax.jit(make_train_step(self.recipe), donate_argnums=0)
+        step = step.lower(self.state, shapes).compile()
+        batches = Prefetcher(reader)
+        self.meter.start()
+        try:
+            with stop_requested() as stop:
+                while self.position.step < self.total_steps:
+                    self._step(step, batches, log)
+                    self._between_steps(log)
+                    if stop() and self.position.step < self.total_steps:
+                        self._interrupt(log)
+        finally:
+            batches.close()
+
+    def _step(self, step: Callable[..., Any], batches: Prefetcher, log: MetricsLog) -> None:
+        began = time.perf_counter()
+        batch, cursor = batches.next()
+        ready = time.perf_counter()
+        self.state, on_device = step(self.state, batch)
+        measured: StepMetrics = jax.device_get(on_device)
+        self.meter.add(measured, ready - began, time.perf_counter() - ready)
+        position = self.position
+        position.step += 1
+        position.cursor = cursor
+        position.tokens += int(measured.num_tokens)
+        failed = self._count_non_finite(measured, log)
+        self.progress.step(self.meter.brief(position, measured))
+        logged = position.step == 1 or position.step % self.recipe.train.log_every == 0
+        if logged or failed or position.step == self.total_steps:
+            log.write(self.meter.record(position, measured))
+        if failed:
+            raise RunError(failed)
+
+    def _count_non_finite(self, measured: StepMetrics, log: MetricsLog) -> str:
+        """Counts a skipped step; returns why the run must end, or an empty string."""
+        position = self.position
+        if measured.applied:
+            position.non_finite_in_a_row = 0
+            return ""
+        position.skipped_steps += 1
+        position.non_finite_in_a_row += 1
+        culprit = first_non_finite(self.state, measured)
+        log.write({"event": "skipped", "step": position.step, "first_non_finite": culprit})
+        if position.non_finite_in_a_row < NON_FINITE_LIMIT:
+            return ""
+        steps = checkpoint.steps(self.checkpoints)
+        kept = (
+            f"last checkpoint {self.checkpoints}/step-{steps[0]}" if steps else "no checkpoint yet"
+        )
+        return (
+            f"step {position.step}: {NON_FINITE_LIMIT} non-finite steps in a row, "
+            f"first non-finite: {culprit}; {kept}"
+        )
+
+    def _between_steps(self, log: MetricsLog) -> None:
+        train, step = self.recipe.train, self.position.step
+        last = step == self.total_steps
+        if last or (train.eval_every > 0 and step % train.eval_every == 0):
+            self.progress.phase("evaluating on held-out text")
+            log.write({"event": "eval", "step": step, **self.held_out.evaluate(self.state.params)})
+        if last or (train.checkpoint_every > 0 and step % train.checkpoint_every == 0):
+            self._save(log)
+
+    def _save(self, log: MetricsLog) -> None:
+        if self.saved_step == self.position.step:
+            return
+        self.progress.phase("writing a checkpoint")
+        log.sync()
+        scalars = self.position.scalars(self.recipe)
+        trees = {"params": self.state.params, "optimizer": self.state.opt_state}
+        keep = self.recipe.train.keep_checkpoints
+        try:
+            checkpoint.save(self.checkpoints, self.position.step, trees, scalars, keep)
+        except checkpoint.CheckpointError as error:
+            raise RunError(f"step {self.position.step}: {error}") from error
+        self.saved_step = self.position.step
+
+    def _interrupt(self, log: MetricsLog) -> None:
+        self._save(log)
+        raise Interrupted(
+            f"interrupted after step {self.position.step}; go on with "
+            f"`anabranch train --resume --out {self.out_dir} --steps {self.total_steps}`"
+        )
+
+    def _finish(self, log: MetricsLog) -> dict[str, Any]:
+        self._sample(log)
+        records = metrics.read(self.out_dir)
+        last = next((r for r in reversed(records) if "event" not in r), {})
+        held_out = next((r for r in reversed(records) if r.get("event") == "eval"), {})
+        position = self.position
+        summary = {
+            "event": "finished",
+            "step": position.step,
+            "tokens": position.tokens,
+            "seconds": self.meter.elapsed(),
+            "skipped_steps": position.skipped_steps,
+            "dropped_tokens": sum(r.get("dropped_tokens", 0) for r in records),
+            "loss": last.get("loss"),
+            "bits_per_byte": last.get("bits_per_byte"),
+            "held_out_loss": held_out.get("held_out_loss"),
+            "held_out_bits_per_byte": held_out.get("held_out_bits_per_byte"),
+            "baselines": self.baselines,
+            "tokens_per_second": last.get("tokens_per_second"),
+            "mfu": last.get("mfu"),
+        }
+        log.write(summary)
+        return summary
+
+    def _sample(self, log: MetricsLog) -> None:
+        self.progress.phase("writing a sample of text")
+        window = self.recipe.train.sequence_length
+        generator = Generator(
+            self.state.params, self.recipe.model, self.store.tokenizer, max(window, 2)
+        )
+        step = self.position.step
+        for seed, prompt in enumerate(SAMPLE_PROMPTS):
+            text = generator.text(prompt, SAMPLE_TOKENS, seed=seed)
+            log.write({"event": "sample", "step": step, "prompt": prompt, "text": text})

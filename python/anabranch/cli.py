@@ -1,0 +1,102 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""The command `anabranch`: parses arguments, runs one command, turns errors into one line and an exit code.
+
+Exit codes: 0 success, 1 failure, 2 usage error, 130 after Ctrl-C. A command is a module of `anabranch.commands` with
+`HELP` (one line), `add_arguments(parser)` and `run(args) -> int`; it imports what is heavy inside `run`.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from anabranch.errors import RunError, UsageError
+from anabranch.train.machine import package_version, respect_cpu_quota
+
+COMMANDS = ("doctor", "recipes", "train", "eval", "generate")
+
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `anabranch` with `arguments` (default: the process's) and returns its exit code."""
+    try:
+        args = parse(sys.argv[1:] if arguments is None else arguments)
+        respect_cpu_quota()
+        code = args.command.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has seen enough. Python must not flush again on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _complain("interrupted", _INTERRUPTED)
+    except UsageError as error:
+        return _complain(str(error), 2)
+    except Exception as error:  # noqa: BLE001 - the promise is one line, whatever happens
+        if os.environ.get("ANABRANCH_TRACEBACK"):
+            raise
+        return _complain(_cause(error), getattr(error, "exit_code", 1))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses a command line; `.command` of the result is the command's module."""
+    parser = _Parser(
+        prog="anabranch",
+        description="Trains dropless mixture-of-experts language models.",
+        epilog="`anabranch COMMAND --help` explains a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"anabranch {package_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for name in COMMANDS:
+        module = _command(name)
+        sub = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        sub.set_defaults(command=module)
+        module.add_arguments(sub)
+    return parser.parse_args(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a usage error in one line, and wraps help at 100 columns at most."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(formatter_class=_formatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        columns = 100
+    return argparse.HelpFormatter(prog, max_help_position=28, width=min(columns, 100))
+
+
+def _command(name: str) -> ModuleType:
+    return importlib.import_module(f"anabranch.commands.{name}")
+
+
+def _cause(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, RunError):
+        return text
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return text or "out of memory"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"anabranch: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

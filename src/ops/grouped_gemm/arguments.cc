@@ -1,0 +1,114 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "ops/grouped_gemm/arguments.h"
+
+namespace anabranch {
+namespace {
+
+// One argument of an operation, as messages name it.
+struct Argument {
+  const char* op;
+  const char* name;
+  ConstTensorView view;
+};
+
+bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+Status CheckFloat(const Argument& argument, int rank) {
+  if (argument.view.rank() == rank && IsFloat(argument.view.dtype())) return Status::Ok();
+  return InvalidArgument(argument.op, ": ", argument.name, " is ", argument.view.ToString(),
+                         "; must be bf16 or f32 of rank ", rank);
+}
+
+// Sizes along an axis that two arguments share.
+Status CheckSameSize(const Argument& a, int a_axis, const Argument& b, int b_axis) {
+  if (a.view.size(a_axis) == b.view.size(b_axis)) return Status::Ok();
+  return InvalidArgument(a.op, ": ", a.name, " is ", a.view.ToString(), " and ", b.name, " is ",
+                         b.view.ToString(), "; axis ", a_axis, " of ", a.name, " and axis ", b_axis,
+                         " of ", b.name, " must have the same size");
+}
+
+Status CheckGroupSizes(const Argument& sizes, int64_t num_groups, GroupedGemmProblem* problem) {
+  if (sizes.view.rank() != 1 || sizes.view.dtype() != DType::kI32 ||
+      sizes.view.size(0) != num_groups) {
+    return InvalidArgument(sizes.op, ": ", sizes.name, " is ", sizes.view.ToString(),
+                           "; must be i32[", num_groups, "]");
+  }
+  const int32_t* values = sizes.view.as<int32_t>();
+  int64_t sum = 0;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    if (values[g] < 0) {
+      return OutOfRange(sizes.op, ": ", sizes.name, "[", g, "]=", values[g],
+                        " is negative; group sizes must be >= 0");
+    }
+    sum += values[g];
+  }
+  if (sum > problem->num_rows) {
+    return OutOfRange(sizes.op, ": ", sizes.name, " add up to ", sum, " but there are ",
+                      problem->num_rows, " rows; the sum must not exceed the rows");
+  }
+  problem->num_groups = num_groups;
+  problem->group_sizes = values;
+  problem->num_used_rows = sum;
+  return Status::Ok();
+}
+
+// Rows [M, n] and a weight: the same type, or bf16 rows with an f32 weight.
+Status CheckRowsAndWeight(const Argument& rows, const Argument& w, int contracted_axis_of_w) {
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(rows, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(w, 3));
+  if (rows.view.dtype() == DType::kF32 && w.view.dtype() == DType::kBF16) {
+    return InvalidArgument(rows.op, ": ", rows.name, " is ", rows.view.ToString(), " and ", w.name,
+                           " is ", w.view.ToString(),
+                           "; types must be equal, or bf16 rows with an f32 weight");
+  }
+  return CheckSameSize(rows, 1, w, contracted_axis_of_w);
+}
+
+}  // namespace
+
+Status Validate(const GroupedGemmArgs& args, GroupedGemmProblem* problem) {
+  constexpr const char* kOp = "grouped_gemm";
+  const Argument x{kOp, "x", args.x};
+  const Argument w{kOp, "w", args.w};
+  const Argument y{kOp, "y", args.y};
+  ANABRANCH_RETURN_IF_ERROR(CheckRowsAndWeight(x, w, 1));
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(y, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(y, 0, x, 0));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(y, 1, w, 2));
+  *problem = {x.view.size(0), 0, w.view.size(1), w.view.size(2), x.view.dtype(), nullptr, 0};
+  return CheckGroupSizes({kOp, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+}
+
+Status Validate(const GroupedGemmDgradArgs& args, GroupedGemmProblem* problem) {
+  constexpr const char* kOp = "grouped_gemm_dgrad";
+  const Argument dy{kOp, "dy", args.dy};
+  const Argument w{kOp, "w", args.w};
+  const Argument dx{kOp, "dx", args.dx};
+  ANABRANCH_RETURN_IF_ERROR(CheckRowsAndWeight(dy, w, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(dx, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dx, 0, dy, 0));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dx, 1, w, 1));
+  *problem = {dy.view.size(0), 0, w.view.size(1), w.view.size(2), dy.view.dtype(), nullptr, 0};
+  return CheckGroupSizes({kOp, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+}
+
+Status Validate(const GroupedGemmWgradArgs& args, GroupedGemmProblem* problem) {
+  constexpr const char* kOp = "grouped_gemm_wgrad";
+  const Argument x{kOp, "x", args.x};
+  const Argument dy{kOp, "dy", args.dy};
+  const Argument dw{kOp, "dw", args.dw};
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(x, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(dy, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(dw, 3));
+  if (x.view.dtype() != dy.view.dtype()) {
+    return InvalidArgument(kOp, ": x is ", x.view.ToString(), " and dy is ", dy.view.ToString(),
+                           "; types must be equal");
+  }
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(x, 0, dy, 0));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dw, 1, x, 1));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dw, 2, dy, 1));
+  *problem = {x.view.size(0), 0, x.view.size(1), dy.view.size(1), x.view.dtype(), nullptr, 0};
+  return CheckGroupSizes({kOp, "group_sizes", args.group_sizes}, dw.view.size(0), problem);
+}
+
+}  // namespace anabranch

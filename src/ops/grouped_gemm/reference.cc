@@ -1,0 +1,94 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "ops/grouped_gemm/arguments.h"
+#include "ops/grouped_gemm/grouped_gemm.h"
+
+namespace anabranch {
+namespace {
+
+float Load(const ConstTensorView& view, int64_t index) {
+  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
+}
+
+// An element as the product sees it: rounded to the multiplicand type.
+float LoadAs(DType multiplicand, const ConstTensorView& view, int64_t index) {
+  const float value = Load(view, index);
+  return multiplicand == DType::kBF16 ? ToFloat(ToBF16(value)) : value;
+}
+
+void Save(const TensorView& view, int64_t index, float value) {
+  if (view.dtype() == DType::kBF16) {
+    view.as<BF16>()[index] = ToBF16(value);
+  } else {
+    view.as<float>()[index] = value;
+  }
+}
+
+// Calls row(r, g) for every row of every group, then row(r, -1) for the rows of none.
+template <typename Row>
+void ForEachRow(const GroupedGemmProblem& problem, const Row& row) {
+  int64_t r = 0;
+  for (int64_t g = 0; g < problem.num_groups; ++g) {
+    for (int64_t end = r + problem.group_sizes[g]; r < end; ++r) row(r, g);
+  }
+  for (; r < problem.num_rows; ++r) row(r, int64_t{-1});
+}
+
+}  // namespace
+
+Status GroupedGemmReference(const GroupedGemmArgs& args) {
+  GroupedGemmProblem problem;
+  ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
+  const int64_t k = problem.k;
+  const int64_t n = problem.n;
+  ForEachRow(problem, [&](int64_t r, int64_t g) {
+    for (int64_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (int64_t i = 0; g >= 0 && i < k; ++i) {
+        sum += Load(args.x, r * k + i) * LoadAs(problem.multiplicand, args.w, (g * k + i) * n + j);
+      }
+      Save(args.y, r * n + j, sum);
+    }
+  });
+  return Status::Ok();
+}
+
+Status GroupedGemmDgradReference(const GroupedGemmDgradArgs& args) {
+  GroupedGemmProblem problem;
+  ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
+  const int64_t k = problem.k;
+  const int64_t n = problem.n;
+  ForEachRow(problem, [&](int64_t r, int64_t g) {
+    for (int64_t i = 0; i < k; ++i) {
+      float sum = 0;
+      for (int64_t j = 0; g >= 0 && j < n; ++j) {
+        sum += Load(args.dy, r * n + j) * LoadAs(problem.multiplicand, args.w, (g * k + i) * n + j);
+      }
+      Save(args.dx, r * k + i, sum);
+    }
+  });
+  return Status::Ok();
+}
+
+Status GroupedGemmWgradReference(const GroupedGemmWgradArgs& args) {
+  GroupedGemmProblem problem;
+  ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
+  const int64_t k = problem.k;
+  const int64_t n = problem.n;
+  int64_t begin = 0;
+  for (int64_t g = 0; g < problem.num_groups; ++g) {
+    const int64_t end = begin + problem.group_sizes[g];
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        float sum = 0;
+        for (int64_t r = begin; r < end; ++r) {
+          sum += Load(args.x, r * k + i) * Load(args.dy, r * n + j);
+        }
+        Save(args.dw, (g * k + i) * n + j, sum);
+      }
+    }
+    begin = end;
+  }
+  return Status::Ok();
+}
+
+}  // namespace anabranch

@@ -9,7 +9,11 @@ import subprocess
 import sys
 
 # File, folder or `file::function` -> why it may exceed its limit. At most 3 % of the files.
-EXEMPT: dict[str, str] = {}
+ONE_TILE = "the operands of one tile; a struct would be filled anew for every tile"
+EXEMPT: dict[str, str] = {
+    "src/tile/kernel_body.inc::ActivateGradTile": ONE_TILE,
+    "src/tile/kernel_body.inc::ActivateGradAny": ONE_TILE,
+}
 CODE = re.compile(r"\.(h|cc|cu|cuh|inc|py|sh|cmake)$")
 KERNEL = re.compile(r"src/tile/.*\.(cc|h|inc)$|src/ops/\w+/(x86_|cuda_)\w+\.(cc|cu|h)$")
 TEST = re.compile(r"_test\.cc$|^tests/")

@@ -97,8 +97,9 @@ def restore(template: Any, tensors: Mapping[str, np.ndarray]) -> Any:
 def save(
     folder: Path, step: int, trees: Mapping[str, Any], scalars: Mapping[str, Any], keep: int
 ) -> Path:
-    """Writes `folder/step-<step>` and then deletes all but the `keep` newest steps.
+    """Writes `folder/step-<step>`, then deletes later steps and all but the `keep` newest.
 
+    A later step is the damaged or abandoned future of a run that was resumed from an earlier one.
     `trees` maps a file stem to a pytree of arrays; `scalars` is JSON-able. On any failure nothing visible
     has changed. Refuses a tree with a non-finite value (CheckpointError): such a state is never worth resuming.
     """
@@ -129,7 +130,7 @@ def save(
         raise OSError(f"cannot write {target}: {error}") from error
     finally:
         remove_leftovers(folder)
-    _prune(folder, keep)
+    _prune(folder, step, keep)
     return target
 
 
@@ -182,8 +183,10 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _prune(folder: Path, keep: int) -> None:
-    for step in steps(folder)[max(keep, 1) :]:
+def _prune(folder: Path, newest: int, keep: int) -> None:
+    found = steps(folder)
+    valid = [step for step in found if step <= newest][: max(keep, 1)]
+    for step in set(found) - set(valid):
         # Renamed first, so that a kill in the middle of deletion leaves no half folder under a step's name.
         doomed = folder / f".step-{step}.pruned"
         (folder / f"step-{step}").rename(doomed)

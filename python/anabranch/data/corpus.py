@@ -27,7 +27,11 @@ HELD_OUT_ONE_IN = 100
 # Larger files are cut at line ends into documents of at most this many bytes, so that one huge file
 # is divided between the splits too, and so that memory while building does not grow with the size
 # of a file.
-MAX_DOCUMENT_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 256 << 10
+
+# A file with more malformed UTF-8 than this is in another encoding and is skipped; in others, each
+# malformed sequence becomes U+FFFD. (A 40 MB dictionary with three stray bytes is worth keeping.)
+MALFORMED_ONE_IN = 1000
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages"})
 
@@ -58,10 +62,9 @@ class SkipCounts:
     """Files left out while scanning, by reason."""
 
     binary: int = 0
-    undecodable: int = 0
-    replaced: int = 0  # kept, but malformed UTF-8 became U+FFFD
+    not_utf8: int = 0
     empty: int = 0
-    symlinks: int = 0
+    symlink: int = 0
     special: int = 0
     unreadable: int = 0
 
@@ -74,69 +77,77 @@ class Corpus:
       roots: folders (or single files) the documents' paths are relative to.
       documents: all documents of both splits.
       skipped: number of files left out.
-      undecodable: what is done with files that are not UTF-8, "skip" or "replace".
+      num_repaired: number of files kept with malformed UTF-8 replaced by U+FFFD.
     """
 
     roots: tuple[Path, ...]
     documents: tuple[Document, ...]
     skipped: SkipCounts = field(compare=False)
-    undecodable: str = "skip"
+    num_repaired: int = 0
 
     def digest(self) -> str:
         """Returns the SHA-256 in hex of order, paths, hashes and splits."""
-        state = hashlib.sha256(self.undecodable.encode())
+        state = hashlib.sha256()
         for d in self.documents:
             line = f"{d.root}\0{d.path}\0{d.start}\0{d.stop}\0{d.sha256}\0{d.split}\n"
             state.update(line.encode("utf-8", "surrogateescape"))
         return state.hexdigest()
 
     def read(self, document: Document) -> bytes:
-        """Returns the text of `document` in UTF-8.
+        """Returns the text of `document` in valid UTF-8.
 
         Raises:
           RunError: the file changed after the scan.
         """
+        data = self.read_raw(document)
+        return data if _is_utf8(data) else data.decode("utf-8", "replace").encode()
+
+    def read_raw(self, document: Document) -> bytes:
+        """Returns the bytes of `document` as they are in its file; raises as `read` does."""
         root = self.roots[document.root]
-        with open(root if root.is_file() else root / document.path, "rb") as file:
-            file.seek(document.start)
-            data = file.read(document.stop - document.start)
+        try:
+            with open(root if root.is_file() else root / document.path, "rb") as file:
+                file.seek(document.start)
+                data = file.read(document.stop - document.start)
+        except OSError as error:
+            raise RunError(f"cannot read {document.path!r}: {error.strerror}") from error
         if hashlib.sha256(data).hexdigest() != document.sha256:
             raise RunError(f"{document.path!r} changed while the token store was being built")
-        return data.decode("utf-8", "replace").encode() if self.undecodable == "replace" else data
+        return data
 
 
 def scan(
     roots: Sequence[str | Path],
     *,
-    undecodable: str = "skip",
     keep: Callable[[str], bool] = lambda path: True,
 ) -> Corpus:
     """Finds the text under `roots`.
 
-    Hidden names, `__pycache__`, `site-packages`, `dist-packages`, symbolic links, empty files and
-    binary files (those holding a zero byte) are left out. A document is held out when the first 32
-    bits of its SHA-256 are divisible by 100: its side depends on its content alone, so it stays
-    when files are renamed, added or removed, and equal files are always on one side. If that leaves
-    a split empty, everything is train but the last 1 % of the largest document.
+    Hidden names, `__pycache__`, `site-packages`, `dist-packages`, symbolic links, empty files,
+    binary files (those holding a zero byte) and files with more than one malformed UTF-8 sequence
+    per 1,000 bytes are left out. A document is held out when the first 32 bits of its SHA-256 are
+    divisible by 100: its side depends on its content alone, so it stays when files are renamed,
+    added or removed, and equal files are always on one side. If that leaves a split empty,
+    everything is train but the last 1 % of the largest document.
 
     Args:
       roots: folders, or single files.
-      undecodable: "skip" or "replace" files that are not UTF-8.
       keep: which relative paths are looked at.
 
     Raises:
       UsageError: a root does not exist, lies in another root, or nothing under the roots is text.
     """
-    if undecodable not in ("skip", "replace"):
-        raise UsageError(f"undecodable={undecodable!r}: must be 'skip' or 'replace'")
     paths = _check_roots(roots)
     skipped = SkipCounts()
+    num_repaired = 0
     documents: list[Document] = []
     for index, root in enumerate(paths):
         for relative, path in _files(root, skipped):
             if keep(relative):
-                documents += _documents_of(index, relative, path, undecodable, skipped)
-    corpus = Corpus(tuple(paths), tuple(documents), skipped, undecodable)
+                found, malformed = _documents_of(index, relative, path, skipped)
+                documents += found
+                num_repaired += malformed
+    corpus = Corpus(tuple(paths), tuple(documents), skipped, num_repaired)
     if not documents:
         where = ", ".join(repr(str(p)) for p in paths)
         raise UsageError(f"no text under {where}: {_describe(skipped)}")
@@ -146,10 +157,8 @@ def scan(
 def scan_standard_library() -> Corpus:
     """Finds the sources of the running interpreter's standard library, tests included.
 
-    This is the default corpus.
-
-    Left out are `encodings/` (its 1.4 MB are nearly all tables of code points, see docs/data.md)
-    and `site-packages`.
+    This is the default corpus. Left out are `encodings/` (its 1.4 MB are nearly all tables of code
+    points, see docs/data.md) and `site-packages`.
 
     Raises:
       UsageError: this interpreter has no sources on disk.
@@ -194,7 +203,7 @@ def _files(root: Path, skipped: SkipCounts) -> Iterator[tuple[str, Path]]:
     for folder, folders, files in os.walk(root, onerror=count_unreadable):
         relative = os.path.relpath(folder, root)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
-        skipped.symlinks += sum(os.path.islink(os.path.join(folder, name)) for name in folders)
+        skipped.symlink += sum(os.path.islink(os.path.join(folder, name)) for name in folders)
         folders[:] = [n for n in folders if not n.startswith(".") and n not in _SKIPPED_FOLDERS]
         found += [prefix + name for name in files if not name.startswith(".")]
     for relative in sorted(found, key=os.fsencode):
@@ -203,37 +212,35 @@ def _files(root: Path, skipped: SkipCounts) -> Iterator[tuple[str, Path]]:
         if stat.S_ISREG(mode):
             yield relative, path
         elif stat.S_ISLNK(mode):
-            skipped.symlinks += 1
+            skipped.symlink += 1
         else:
             skipped.special += 1
 
 
 def _documents_of(
-    root: int, relative: str, path: Path, undecodable: str, skipped: SkipCounts
-) -> list[Document]:
-    """Returns the documents of one file, none if it is left out; counts why."""
+    root: int, relative: str, path: Path, skipped: SkipCounts
+) -> tuple[list[Document], bool]:
+    """Returns the documents of one file, none if it is left out, and whether it needs repair."""
     documents: list[Document] = []
-    malformed = False
-    start = 0
+    start = num_malformed = 0
     try:
         for part in _parts(path):
             if b"\0" in part:
                 skipped.binary += 1
-                return []
-            malformed = malformed or not _is_utf8(part)
-            if malformed and undecodable == "skip":
-                skipped.undecodable += 1
-                return []
+                return [], False
+            num_malformed += _count_malformed(part)
             sha256 = hashlib.sha256(part).hexdigest()
             stop = start + len(part)
             documents.append(Document(root, relative, start, stop, sha256, _split_of(sha256)))
             start = stop
     except OSError:
         skipped.unreadable += 1
-        return []
+        return [], False
+    if num_malformed * MALFORMED_ONE_IN > start:
+        skipped.not_utf8 += 1
+        return [], False
     skipped.empty += not documents
-    skipped.replaced += malformed
-    return documents
+    return documents, num_malformed > 0
 
 
 def _parts(path: Path) -> Iterator[bytes]:
@@ -249,8 +256,8 @@ def _parts(path: Path) -> Iterator[bytes]:
 
 
 def _character_start(data: bytes, position: int) -> int:
-    """Returns the last start of a UTF-8 character in data[1 : position + 1], else `position`."""
-    for start in range(position, max(position - 4, 0), -1):
+    """Returns where the UTF-8 character at data[position] starts; `position` in malformed text."""
+    for start in range(position, max(position - 4, -1), -1):
         if data[start] & 0xC0 != 0x80:
             return start
     return position
@@ -264,6 +271,13 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
+def _count_malformed(data: bytes) -> int:
+    """Returns the number of malformed sequences in UTF-8 text."""
+    if _is_utf8(data):
+        return 0
+    return data.decode("utf-8", "replace").count("\ufffd") - data.count("\ufffd".encode())
+
+
 def _split_of(sha256: str) -> str:
     return HELD_OUT if int(sha256[:8], 16) % HELD_OUT_ONE_IN == 0 else TRAIN
 
@@ -274,7 +288,7 @@ def _ensure_both_splits(corpus: Corpus) -> Corpus:
     documents = [replace(d, split=TRAIN) for d in corpus.documents]
     largest = max(range(len(documents)), key=lambda i: documents[i].stop - documents[i].start)
     document = documents[largest]
-    raw = replace(corpus, undecodable="skip").read(document)
+    raw = corpus.read_raw(document)
     cut = _tail_start(raw)
     if cut == 0:
         raise UsageError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -73,8 +74,7 @@ def cached_store(
 ) -> TokenStore:
     """Opens the cached store of `corpus`, or builds it; a damaged one is built again.
 
-    Any number of processes may do so at once: each builds on its own, the first to finish wins, all
-    open the same bytes.
+    Any number of processes may do so at once; see `write_store`.
 
     Args:
       name: readable first part of the folder's name; the rest is a hash of everything the store
@@ -88,12 +88,10 @@ def cached_store(
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     path = folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if is_store(path):
-        try:
+        with contextlib.suppress(RunError):  # damaged: build it again
             return open_store(path)
-        except RunError:
-            return write_store(corpus, path, tokenizer)
     try:
-        return write_store(corpus, path, tokenizer, replace=False)
+        return write_store(corpus, path, tokenizer)
     except UsageError as error:
         raise UsageError(f"{error} (the variable ANABRANCH_CACHE names another folder)") from error
 

@@ -22,11 +22,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.data.corpus import SPLITS
-from anabranch.data.tokenizer import (
-    ByteTokenizer,
-    HuggingFaceTokenizer,
-    Tokenizer,
-)
+from anabranch.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 from anabranch.errors import RunError, UsageError
 
 FORMAT_VERSION = 1
@@ -150,13 +146,22 @@ def open_store(path: str | Path, *, verify: bool | None = None) -> TokenStore:
     """
     path = Path(path)
     manifest = _read_manifest(path)
-    files = manifest["files"]
+    try:
+        return _open(path, manifest, verify)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"token store {str(path)!r}: {MANIFEST} is corrupt") from error
+
+
+def _open(path: Path, manifest: dict[str, Any], verify: bool | None) -> TokenStore:
+    byte_level = manifest["tokenizer"]["kind"] == ByteTokenizer.kind
+    names = [f"{split}.{kind}" for split in SPLITS for kind in ("tokens", "offsets")]
+    names += [] if byte_level else ["tokenizer.json"]
+    entries = {name: manifest["files"][name] for name in names}
     if verify is None:
-        verify = sum(entry["bytes"] for entry in files.values()) <= _VERIFY_BELOW_BYTES
-    for name, entry in files.items():
+        verify = sum(entry["bytes"] for entry in entries.values()) <= _VERIFY_BELOW_BYTES
+    for name, entry in entries.items():
         _check_file(path / name, entry, verify)
     special = {role: manifest["tokenizer"][f"{role}_id"] for role in ("bos", "eos", "pad")}
-    byte_level = manifest["tokenizer"]["kind"] == ByteTokenizer.kind
     tokenizer = ByteTokenizer() if byte_level else HuggingFaceTokenizer(path, special)
     train, held_out = (_open_split(path, name, manifest) for name in SPLITS)
     return TokenStore(path, manifest, tokenizer, train, held_out)
@@ -170,16 +175,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["version"]
-        missing = {"files", "splits", "tokenizer", "fingerprint"} - manifest.keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"token store {str(path)!r}: {MANIFEST} is corrupt") from error
     if version != FORMAT_VERSION:
         raise UsageError(
             f"token store {str(path)!r} has format version {version}; this program reads "
             f"{FORMAT_VERSION}"
         )
-    if missing:
-        raise RunError(f"token store {str(path)!r}: {MANIFEST} lacks {sorted(missing)}")
     return manifest
 
 

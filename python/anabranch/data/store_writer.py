@@ -6,6 +6,8 @@ A store is written into a temporary folder beside its place, synced, and renamed
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -38,8 +40,6 @@ def build_store(
     roots: Sequence[str | Path],
     out_dir: str | Path,
     tokenizer: str | Path | Tokenizer = "byte",
-    *,
-    undecodable: str = "skip",
 ) -> TokenStore:
     """Reads the text under `roots`, writes a token store to `out_dir`, and opens it.
 
@@ -47,26 +47,25 @@ def build_store(
       roots: folders of text, or single files.
       out_dir: the folder to make; an older store there is replaced, anything else is left alone.
       tokenizer: "byte", a path to a tokenizer.json (or its folder), or a tokenizer.
-      undecodable: "skip" or "replace" files that are not UTF-8.
 
     Raises:
       UsageError: no text, no such folder, a bad tokenizer, or `out_dir` holds something else.
     """
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)
-    return write_store(scan(roots, undecodable=undecodable), out_dir, tokenizer)
+    return write_store(scan(roots), out_dir, tokenizer)
 
 
-def write_store(
-    corpus: Corpus, out_dir: str | Path, tokenizer: Tokenizer, *, replace: bool = True
-) -> TokenStore:
+def write_store(corpus: Corpus, out_dir: str | Path, tokenizer: Tokenizer) -> TokenStore:
     """Writes the store of `corpus` and opens it.
+
+    Any number of processes may write one place at once: each builds on its own, and a good store
+    with the same content that is already there stays.
 
     Args:
       corpus: what to write.
-      out_dir: the folder to make.
+      out_dir: the folder to make; another store there is replaced.
       tokenizer: makes the tokens.
-      replace: False keeps a store that another process put there meanwhile.
 
     Raises:
       UsageError: `out_dir` cannot be written or is neither empty nor a store.
@@ -84,10 +83,12 @@ def write_store(
     try:
         _write_files(corpus, temporary, tokenizer)
         temporary.chmod(0o755)
-        _publish(temporary, out_dir, replace)
+        with _locked(out_dir.parent):
+            _publish(temporary, out_dir)
+            _sync_folder(out_dir.parent)
+            return open_store(out_dir, verify=False)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return open_store(out_dir, verify=False)
 
 
 class _SplitWriter:
@@ -178,38 +179,38 @@ def _manifest(
         "splits": splits,
         "files": files,
         "skipped": vars(corpus.skipped),
-        "undecodable": corpus.undecodable,
+        "repaired": corpus.num_repaired,
         "documents": [asdict(document) for document in corpus.documents],
     }
 
 
-def _publish(temporary: Path, out_dir: Path, replace: bool) -> None:
-    """Renames the finished folder into place; an older store there is removed if `replace`."""
-    _sync_folder(temporary)
-    for _ in range(100):  # each turn another builder got in between
-        try:
-            os.rename(temporary, out_dir)
-            break
-        except OSError:
-            if out_dir.exists() and not is_store(out_dir):
-                raise
-        if not replace and is_store(out_dir):
-            return
-        _remove_store(out_dir)
-    else:
-        raise RunError(f"{str(out_dir)!r}: other builders keep replacing this token store")
-    _sync_folder(out_dir.parent)
-
-
-def _remove_store(path: Path) -> None:
-    """Moves a store away in one step, then deletes it; who has it mapped keeps a valid view."""
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds an advisory lock on `folder` itself, so that no lock file is left."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.rename(path, old)
-    except FileNotFoundError:
-        pass
+        with contextlib.suppress(OSError):  # some network file systems lock no folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
+        os.close(descriptor)
+
+
+def _publish(temporary: Path, out_dir: Path) -> None:
+    """Renames the finished folder into place, unless a good store of the same content is there."""
+    _sync_folder(temporary)
+    if is_store(out_dir):
+        with contextlib.suppress(RunError, UsageError):
+            there = open_store(out_dir, verify=True)
+            if there.manifest == open_store(temporary, verify=False).manifest:
+                return
+        # Who has the old store mapped keeps a valid view.
+        old = tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent)
+        os.rename(out_dir, old)
+        os.rename(temporary, out_dir)
         shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.rename(temporary, out_dir)
 
 
 def _sync_and_close(file: Any) -> None:

@@ -11,8 +11,9 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
 
-#include "tile/avx512_vector.inc"
 #include "tile/kernel_vector.inc"
+
+#include "tile/avx512_vector.inc"  // uses the types of kernel_vector.inc
 
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }

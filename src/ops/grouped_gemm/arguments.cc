@@ -111,4 +111,10 @@ Status Validate(const GroupedGemmWgradArgs& args, GroupedGemmProblem* problem) {
   return CheckGroupSizes({kOp, "group_sizes", args.group_sizes}, dw.view.size(0), problem);
 }
 
+Status CheckScratch(const char* op, const Context& context, int64_t needed_bytes) {
+  if (context.scratch_bytes >= needed_bytes) return Status::Ok();
+  return MakeStatus(StatusCode::kResourceExhausted, op, ": scratch has ", context.scratch_bytes,
+                    " bytes; needs ", needed_bytes);
+}
+
 }  // namespace anabranch

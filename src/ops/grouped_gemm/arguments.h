@@ -26,6 +26,9 @@ Status Validate(const GroupedGemmArgs& args, GroupedGemmProblem* problem);
 Status Validate(const GroupedGemmDgradArgs& args, GroupedGemmProblem* problem);
 Status Validate(const GroupedGemmWgradArgs& args, GroupedGemmProblem* problem);
 
+// Whether the caller's scratch holds what the operation needs.
+Status CheckScratch(const char* op, const Context& context, int64_t needed_bytes);
+
 }  // namespace anabranch
 
 #endif  // ANABRANCH_OPS_GROUPED_GEMM_ARGUMENTS_H_

@@ -107,6 +107,29 @@ class OracleRunner final : public Runner {
   }
 };
 
+class KernelRunner final : public Runner {
+ public:
+  explicit KernelRunner(int num_threads) : executor_(num_threads) {}
+  Status Run(const GroupedGemmArgs& args) const override {
+    return Call(GroupedGemm, GroupedGemmScratchBytes, args);
+  }
+  Status Run(const GroupedGemmDgradArgs& args) const override {
+    return Call(GroupedGemmDgrad, GroupedGemmDgradScratchBytes, args);
+  }
+  Status Run(const GroupedGemmWgradArgs& args) const override {
+    return Call(GroupedGemmWgrad, GroupedGemmWgradScratchBytes, args);
+  }
+
+ private:
+  template <typename Args>
+  Status Call(Status (*op)(const Args&, const Context&), int64_t (*scratch_bytes)(const Args&, int),
+              const Args& args) const {
+    Tensor scratch(DType::kF32, {CeilDiv(scratch_bytes(args, executor_.num_workers()), 4)});
+    return op(args, Context{&executor_, const_cast<void*>(scratch.data()), scratch.bytes()});
+  }
+  mutable ThreadExecutor executor_;
+};
+
 // One f64 sum with the magnitude of its terms, from which the bound on an f32 sum follows.
 struct ExactSum {
   double sum = 0;
@@ -232,6 +255,147 @@ TEST(GroupedGemmOracleTest, KnownProduct) {
   EXPECT_EQ(y[0], 1 * 1 + 2 * 10);
   EXPECT_EQ(y[1], 3 * -10 + 4 * 0);
   EXPECT_EQ(y[2], 0);
+}
+
+TEST(GroupedGemmTest, MatchesSumsInDouble) {
+  const KernelRunner runner(2);
+  for (const Problem& problem : kProblems) CheckAll(runner, problem);
+}
+
+TEST(GroupedGemmTest, LongSumsAndManyPanels) {
+  const KernelRunner runner(3);
+  // 2,500 rows are two chunks of f32 and of bf16; 600 columns of K are two blocks.
+  CheckAll(runner, {2500, 9, 20, {2300, 0, 190}});
+  CheckAll(runner, {31, 600, 130, {7, 24}});
+  CheckWgrad(runner, {4500, 6, 70, {4400, 100}}, {kB, kB, kF});
+  CheckWgrad(runner, {4500, 6, 70, {4400, 100}}, {kB, kB, kB});
+  CheckWgrad(runner, {4500, 6, 64, {4400, 100}}, {kB, kB, kF});
+}
+
+TEST(GroupedGemmTest, EveryPatternOfEmptyGroups) {
+  const KernelRunner runner(2);
+  for (int pattern = 0; pattern < 256; ++pattern) {
+    Problem problem{0, 6, 18, std::vector<int32_t>(8)};
+    for (int g = 0; g < 8; ++g)
+      problem.group_sizes[g] = (pattern >> g & 1) * (1 + (g * 5 + pattern) % 9);
+    for (int32_t size : problem.group_sizes) problem.num_rows += size;
+    problem.num_rows += pattern % 3;  // rows that belong to no group
+    const Types types = kTypes[pattern % 4];
+    SCOPED_TRACE(pattern);
+    CheckForward(runner, problem, types);
+    CheckDgrad(runner, problem, types);
+    CheckWgrad(runner, problem, types);
+  }
+}
+
+TEST(GroupedGemmTest, EmptySizes) {
+  const KernelRunner runner(2);
+  for (const Problem& problem :
+       {Problem{0, 5, 7, {0, 0}}, Problem{16, 5, 7, {0, 0, 0}}, Problem{6, 0, 7, {2, 4}},
+        Problem{6, 5, 0, {2, 4}}, Problem{3, 5, 7, {}}}) {
+    CheckAll(runner, problem);
+  }
+}
+
+// The bits of all three products are those of one thread.
+TEST(GroupedGemmTest, BitsDoNotDependOnThreads) {
+  const Problem problem{2711, 200, 130, {2000, 0, 611, 1, 90}};
+  for (const Types& types : kTypes) {
+    Tensor x(types.rows, {problem.num_rows, problem.k});
+    Tensor dy(types.rows, {problem.num_rows, problem.n});
+    Tensor w(types.weight, {problem.num_groups(), problem.k, problem.n});
+    x.Randomize(1), dy.Randomize(2), w.Randomize(3);
+    std::vector<std::byte> first[3];
+    for (int threads : {1, 2, 3, 7}) {
+      const KernelRunner runner(threads);
+      Tensor y(types.result, {problem.num_rows, problem.n});
+      Tensor dx(types.result, {problem.num_rows, problem.k});
+      Tensor dw(types.result, {problem.num_groups(), problem.k, problem.n});
+      const ConstTensorView sizes = problem.sizes();
+      ASSERT_TRUE(runner.Run(GroupedGemmArgs{x.view(), w.view(), sizes, y.view()}).ok());
+      ASSERT_TRUE(runner.Run(GroupedGemmDgradArgs{dy.view(), w.view(), sizes, dx.view()}).ok());
+      ASSERT_TRUE(runner.Run(GroupedGemmWgradArgs{x.view(), dy.view(), sizes, dw.view()}).ok());
+      int which = 0;
+      for (const Tensor* result : {&y, &dx, &dw}) {
+        const std::byte* bytes = static_cast<const std::byte*>(result->data());
+        std::vector<std::byte>& one_thread = first[which++];
+        if (threads == 1) one_thread.assign(bytes, bytes + result->bytes());
+        EXPECT_EQ(std::memcmp(bytes, one_thread.data(), result->bytes()), 0) << threads;
+      }
+    }
+  }
+}
+
+// A row's result is the same bits whatever stands beside it, and NaN stays in its row: with odd
+// lengths a last word reaches into the next row, and the tail may hold anything.
+TEST(GroupedGemmTest, RowsAreIndependent) {
+  const KernelRunner runner(2);
+  for (const Types& types : kTypes) {
+    Tensor x(types.rows, {12, 7});
+    Tensor w(types.weight, {2, 7, 5});
+    Tensor y(types.result, {12, 5});
+    x.Randomize(1), w.Randomize(2);
+    const int32_t sizes[] = {6, 4};
+    const auto run = [&](Tensor* out) {
+      return runner.Run(GroupedGemmArgs{x.view(), w.view(), {sizes, {2}}, out->view()});
+    };
+    ASSERT_TRUE(run(&y).ok());
+    for (int64_t i = 0; i < 7; ++i) x.Set(3 * 7 + i, NAN), x.Set(11 * 7 + i, NAN);
+    Tensor with_nan(types.result, {12, 5});
+    ASSERT_TRUE(run(&with_nan).ok());
+    for (int64_t i = 0; i < y.size(); ++i) {
+      if (i / 5 == 3) {
+        EXPECT_TRUE(std::isnan(with_nan[i]));
+      } else {
+        EXPECT_EQ(with_nan[i], y[i]);
+      }
+    }
+    Tensor dw(types.result, {2, 7, 5});
+    Tensor dy(types.rows, {12, 5});
+    dy.Randomize(3);
+    ASSERT_TRUE(
+        runner.Run(GroupedGemmWgradArgs{x.view(), dy.view(), {sizes, {2}}, dw.view()}).ok());
+    for (int64_t i = 0; i < dw.size(); ++i) EXPECT_EQ(std::isnan(dw[i]), i < 35) << i;
+  }
+}
+
+TEST(GroupedGemmTest, ErrorsNameTheRuleAndLeaveResultsAlone) {
+  const KernelRunner runner(2);
+  Tensor x(kB, {4, 3});
+  Tensor w(kB, {2, 3, 5});
+  Tensor y(kF, {4, 5});
+  x.Randomize(1), w.Randomize(2);
+  const auto run = [&](std::vector<int32_t> sizes) {
+    return runner.Run(GroupedGemmArgs{
+        x.view(), w.view(), {sizes.data(), {static_cast<int64_t>(sizes.size())}}, y.view()});
+  };
+  Status status = run({3, -5});
+  EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(status.message(),
+            "grouped_gemm: group_sizes[1]=-5 is negative; group sizes must be >= 0");
+  status = run({3, 2});
+  EXPECT_EQ(status.message(),
+            "grouped_gemm: group_sizes add up to 5 but there are 4 rows; the sum must not exceed "
+            "the rows");
+  EXPECT_EQ(run({2147483647, 2147483647}).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(run({1, 1, 1}).message(), "grouped_gemm: group_sizes is i32[3]; must be i32[2]");
+  for (int64_t i = 0; i < y.size(); ++i) EXPECT_TRUE(std::isnan(y[i]));
+
+  const int32_t sizes[] = {2, 2};
+  Tensor wide(kB, {2, 4, 5});
+  EXPECT_EQ(
+      runner.Run(GroupedGemmArgs{x.view(), wide.view(), {sizes, {2}}, y.view()}).message(),
+      "grouped_gemm: x is bf16[4,3] and w is bf16[2,4,5]; axis 1 of x and axis 1 of w must have "
+      "the same size");
+  EXPECT_EQ(runner.Run(GroupedGemmArgs{y.view(), w.view(), {sizes, {2}}, y.view()}).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      runner.Run(GroupedGemmArgs{ConstTensorView(), w.view(), {sizes, {2}}, y.view()}).message(),
+      "grouped_gemm: x is absent; must be bf16 or f32 of rank 2");
+  SerialExecutor executor;
+  EXPECT_EQ(
+      GroupedGemm({x.view(), w.view(), {sizes, {2}}, y.view()}, {&executor, nullptr, 0}).code(),
+      StatusCode::kResourceExhausted);
 }
 
 }  // namespace

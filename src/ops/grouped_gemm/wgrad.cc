@@ -1,0 +1,146 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The weight gradient contracts over a group's rows. A unit of work is one block of one group's
+// matrix: up to 512 of its rows (so that the rearranged x is shared by many columns) times a slab
+// of its columns. Blocks never share an output element, so no sum crosses workers.
+#include <cstddef>
+
+#include "ops/grouped_gemm/arguments.h"
+#include "ops/grouped_gemm/grouped_gemm.h"
+#include "ops/grouped_gemm/schedule.h"
+#include "tile/block.h"
+#include "tile/tile.h"
+
+namespace anabranch {
+namespace {
+
+// A slab narrower than two panels, or a block of fewer rows than this, spends more time on
+// rearranging than it saves by balance.
+constexpr int64_t kMinSlabColumns = 2 * tile::kPanelColumns;
+constexpr int64_t kMinBlockRows = 48;
+
+struct Scratch {
+  Scratch(void* block, const GroupedGemmWgradArgs& args, int num_workers)
+      : arena(block), schedule(&arena, args.dw.size(0)) {
+    const int64_t num_rows = args.x.size(0);
+    x_rows = arena.Take<const void*>(num_rows);
+    dy_rows = arena.Take<const void*>(num_rows);
+    worker_bytes =
+        RoundUp(tile::TransposedProductScratchBytes(
+                    args.x.dtype(), num_rows, std::min(args.x.size(1), tile::kMaxBlockColumns)),
+                kCacheLineBytes);
+    workers = arena.Take<std::byte>(worker_bytes * num_workers);
+  }
+
+  ScratchArena arena;
+  Schedule schedule;
+  const void** x_rows;
+  const void** dy_rows;
+  std::byte* workers;
+  int64_t worker_bytes;
+};
+
+// How the [K, N] gradient of a group is cut.
+struct Cut {
+  int64_t blocks;  // of rows
+  int64_t slabs;   // of columns
+};
+
+Cut CutOf(const GroupedGemmProblem& problem, int64_t wanted_units) {
+  Cut cut;
+  cut.blocks = CeilDiv(problem.k, tile::kMaxBlockColumns);
+  cut.slabs = std::clamp<int64_t>(CeilDiv(wanted_units, cut.blocks), 1,
+                                  CeilDiv(problem.n, kMinSlabColumns));
+  cut.blocks = std::clamp(CeilDiv(wanted_units, cut.slabs), cut.blocks,
+                          std::max(cut.blocks, problem.k / kMinBlockRows));
+  return cut;
+}
+
+class WgradRun {
+ public:
+  WgradRun(const GroupedGemmWgradArgs& args, const GroupedGemmProblem& problem,
+           const Context& context)
+      : args_(args),
+        problem_(problem),
+        kernels_(tile::Kernels()),
+        executor_(context.executor),
+        scratch_(context.scratch, args, context.executor->num_workers()) {}
+
+  void Run() {
+    if (problem_.k == 0 || problem_.n == 0) return;
+    FillRowPointers();
+    scratch_.schedule.Fill(problem_, [&](int64_t rows) {
+      const Cut cut = CutOfRows(rows);
+      return cut.blocks * cut.slabs;
+    });
+    executor_->ParallelFor(scratch_.schedule.num_units(), [&](int64_t unit, int worker) {
+      const Schedule::Unit at = scratch_.schedule.At(unit);
+      const Cut cut = CutOfRows(scratch_.schedule.rows(at.group));
+      RunBlock(at.group, PartOf(problem_.k, cut.blocks, at.index / cut.slabs, 1),
+               PartOf(problem_.n, cut.slabs, at.index % cut.slabs, tile::kPanelColumns), worker);
+    });
+  }
+
+ private:
+  void FillRowPointers() {
+    for (int64_t r = 0; r < problem_.num_used_rows; ++r) {
+      const int64_t size = SizeOf(args_.x.dtype());
+      scratch_.x_rows[r] = args_.x.as<std::byte>() + r * problem_.k * size;
+      scratch_.dy_rows[r] = args_.dy.as<std::byte>() + r * problem_.n * size;
+    }
+  }
+
+  // A group gets units in proportion to its rows.
+  Cut CutOfRows(int64_t rows) const {
+    const int64_t workers = executor_->num_workers();
+    const int64_t wanted = workers == 1 ? 1 : workers * kUnitsPerWorker;
+    return CutOf(problem_, CeilDiv(rows * wanted, std::max<int64_t>(problem_.num_used_rows, 1)));
+  }
+
+  void RunBlock(int64_t group, Range block, Range slab, int worker) {
+    const int64_t first_row = scratch_.schedule.first_row(group);
+    const DType type = args_.x.dtype();
+    const int64_t out_index = (group * problem_.k + block.begin) * problem_.n + slab.begin;
+    const tile::TransposedProduct product = {
+        .a_rows = scratch_.x_rows + first_row,
+        .b_rows = scratch_.dy_rows + first_row,
+        .num_rows = scratch_.schedule.rows(group),
+        .a_dtype = type,
+        .b_dtype = type,
+        .dtype = type,
+        .first_a = block.begin,
+        .num_a = block.end - block.begin,
+        .first_b = slab.begin,
+        .num_b = slab.end - slab.begin,
+        .out = args_.dw.as<std::byte>() + out_index * SizeOf(args_.dw.dtype()),
+        .out_dtype = args_.dw.dtype(),
+        .out_pitch = problem_.n,
+    };
+    tile::TransposedProductBlock(kernels_, product,
+                                 scratch_.workers + worker * scratch_.worker_bytes);
+    tile::StreamFence();
+  }
+
+  const GroupedGemmWgradArgs& args_;
+  const GroupedGemmProblem& problem_;
+  const tile::KernelTable& kernels_;
+  Executor* const executor_;
+  Scratch scratch_;
+};
+
+}  // namespace
+
+int64_t GroupedGemmWgradScratchBytes(const GroupedGemmWgradArgs& args, int num_workers) {
+  return Scratch(nullptr, args, num_workers).arena.used_bytes();
+}
+
+Status GroupedGemmWgrad(const GroupedGemmWgradArgs& args, const Context& context) {
+  GroupedGemmProblem problem;
+  ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
+  const int64_t needed = GroupedGemmWgradScratchBytes(args, context.executor->num_workers());
+  ANABRANCH_RETURN_IF_ERROR(CheckScratch("grouped_gemm_wgrad", context, needed));
+  WgradRun(args, problem, context).Run();
+  return Status::Ok();
+}
+
+}  // namespace anabranch

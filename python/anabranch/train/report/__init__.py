@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from anabranch.train.report.page import render
 from anabranch.train.report.run_log import load
 
@@ -24,6 +26,8 @@ def write(run_dir: Path) -> Path:
     run_dir = Path(run_dir)
     target = run_dir / "report.html"
     temporary = run_dir / ".report.html.tmp"
-    temporary.write_text(render(load(run_dir)), "utf-8", errors="replace", newline="\n")
+    with np.errstate(all="ignore"):  # a run may have logged numbers of any size
+        page = render(load(run_dir))
+    temporary.write_text(page, "utf-8", errors="replace", newline="\n")
     os.replace(temporary, target)
     return target

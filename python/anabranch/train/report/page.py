@@ -19,7 +19,7 @@ _MARK = (
     "S42 16 50 16H62M14 16C24 16 26 27 36 27S44 16 50 16M20 12C28 12 30 19 40 19"
     '"/></svg>'
 )
-_HANDLED = ("event", "peak_tflops", "baselines", "parameters", "command", "time")
+_HANDLED = ("event", "recipe", "peak_tflops", "baselines", "parameters", "command")
 
 
 def render(log: RunLog) -> str:
@@ -77,8 +77,8 @@ def _progress(summary: Summary) -> str:
 
 def _facts(log: RunLog, summary: Summary) -> str:
     """Returns one line: what was trained, for how long, and on what."""
-    model = log.setting("model") or {}
-    experts, topk = number(model.get("num_experts")), number(model.get("topk"))
+    experts = number(log.setting("model", "num_experts"))
+    topk = number(log.setting("model", "topk"))
     facts = []
     if math.isfinite(experts) and math.isfinite(topk):
         facts.append(f"{experts:.0f} experts, {topk:.0f} per token")
@@ -87,8 +87,10 @@ def _facts(log: RunLog, summary: Summary) -> str:
     if math.isfinite(summary.seconds):
         facts.append(f"trained for {units.duration(summary.seconds)}")
     machine = log.started.get("machine")
-    name = machine.get("cpu") or machine.get("name") if isinstance(machine, Mapping) else machine
+    name = machine.get("cpu") if isinstance(machine, Mapping) else machine
     facts += [str(item) for item in (name, log.started.get("isa")) if item]
+    if log.started.get("threads"):
+        facts.append(units.counted(number(log.started["threads"]), "thread"))
     return " · ".join(f"<span>{safe(fact)}</span>" for fact in facts)
 
 
@@ -216,14 +218,15 @@ def _sample(record: Record) -> str:
 
 def _repeat(log: RunLog, summary: Summary) -> str:
     command = safe(repeat.command(log, summary.recipe))
-    rows = [(_label(k), v) for k, v in flatten(log.started) if k.split(".")[0] not in _HANDLED]
+    told = ((k, v) for k, v in flatten(log.started) if k.split(".")[0] not in _HANDLED)
+    rows = [(_label(name), value) for name, value in told if value is not None]
     if math.isfinite(summary.peak_tflops):
         rows.append(("measured peak, TFLOP/s", summary.peak_tflops))
     return f'<pre class="command">{command}</pre><div class="tables">{table(rows)}</div>'
 
 
 def _label(path: str) -> str:
-    return path.replace("_", " ").replace(".", ", ")
+    return path.removeprefix("machine.").replace("_gib", ", GiB").replace("_", " ")
 
 
 def _configuration(log: RunLog) -> str:

@@ -43,7 +43,8 @@ def scaled(value: float, digits: int = 3) -> str:
 def _significant(value: float, digits: int) -> str:
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding
+    decimals = max(0, digits - 1 - exponent)
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if value == int(value) and decimals else text
 

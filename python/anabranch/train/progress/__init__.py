@@ -77,9 +77,10 @@ class Progress:
         self.close()
 
     def _end_phase(self) -> None:
-        if self._state.phase:
-            self._view.phase_ended(self._state.phase, self._state.waited())
+        phase, seconds = self._state.phase, self._state.waited()
+        if phase:
             self._state.phase = ""
+            self._view.phase_ended(phase, seconds)
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+
 class State:
     """Where the run is, and how long the rest will take."""
 

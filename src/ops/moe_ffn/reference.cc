@@ -1,0 +1,158 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+// What moe_ffn computes, one slot at a time.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "ops/moe_ffn/moe_ffn.h"
+
+namespace anabranch {
+namespace {
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// Value and derivatives by gate and by up.
+std::array<double, 3> Activate(tile::Activation activation, double gate, double up) {
+  switch (activation) {
+    case tile::Activation::kSwiglu: {
+      const double s = Sigmoid(gate);
+      return {gate * s * up, up * s * (1 + gate * (1 - s)), gate * s};
+    }
+    case tile::Activation::kGeglu: {
+      const double scale = std::sqrt(2 / M_PI);
+      const double t = std::tanh(scale * (gate + 0.044715 * gate * gate * gate));
+      const double slope = scale * (1 + 3 * 0.044715 * gate * gate);
+      const double gelu = 0.5 * gate * (1 + t);
+      return {gelu * up, (0.5 * (1 + t) + 0.5 * gate * (1 - t * t) * slope) * up, gelu};
+    }
+    case tile::Activation::kReglu:
+      return {gate < 0 ? 0 : gate * up, gate > 0 ? up : 0, gate < 0 ? 0 : gate};
+    case tile::Activation::kClampedSwiglu: {
+      const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0) + 1;
+      const double s = Sigmoid(1.702 * g);
+      return {u * g * s, gate > 7 ? 0 : u * (s + 1.702 * g * s * (1 - s)),
+              std::abs(up) > 7 ? 0 : g * s};
+    }
+  }
+  return {};
+}
+
+double At(ConstTensorView view, int64_t index) {
+  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
+}
+void Put(TensorView view, int64_t index, double value) {
+  const float narrow = static_cast<float>(value);
+  if (view.dtype() == DType::kBF16) {
+    view.as<BF16>()[index] = ToBF16(narrow);
+  } else {
+    view.as<float>()[index] = narrow;
+  }
+}
+double Round(DType dtype, double value) {
+  const float narrow = static_cast<float>(value);
+  return dtype == DType::kBF16 ? ToFloat(ToBF16(narrow)) : narrow;
+}
+
+// Calls visit(expert, row, token, slot), experts ascending.
+template <typename Args, typename Visit>
+void ForEachSlot(const Args& args, const Visit& visit) {
+  const int32_t* offsets = args.group_offsets.template as<int32_t>();
+  const int64_t slots = args.slot_row.num_elements(), k = args.slot_row.size(1);
+  std::vector<int64_t> row_slot(args.row_token.num_elements(), -1);
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const int32_t row = args.slot_row.template as<int32_t>()[slot];
+    if (row >= 0) row_slot[row] = slot;
+  }
+  for (int64_t e = 0; e + 1 < args.group_offsets.size(0); ++e) {
+    for (int64_t row = offsets[e]; row < offsets[e + 1]; ++row) {
+      visit(e, row, row_slot[row] / k, row_slot[row]);
+    }
+  }
+}
+
+}  // namespace
+
+Status MoeFfnReference(const MoeFfnArgs& args) {
+  const DType type = args.x.dtype();
+  const int64_t hidden = args.x.size(1), width = args.w_gate.size(2);
+  const int64_t saved = MoeFfnSavedColumns(type, width);
+  std::vector<double> sum(args.y.num_elements(), 0.0), h(width);
+  ForEachSlot(args, [&](int64_t e, int64_t row, int64_t token, int64_t slot) {
+    for (int64_t f = 0; f < width; ++f) {
+      double gate = 0, up = 0;
+      for (int64_t i = 0; i < hidden; ++i) {
+        const int64_t at = (e * hidden + i) * width + f;
+        gate += At(args.x, token * hidden + i) * Round(type, At(args.w_gate, at));
+        up += At(args.x, token * hidden + i) * Round(type, At(args.w_up, at));
+      }
+      gate = Round(type, gate);
+      up = Round(type, up);
+      h[f] = Round(type, Activate(args.activation, gate, up)[0]);
+      if (args.gate_up.num_elements() == 0) continue;
+      Put(args.gate_up, row * 2 * saved + f, gate);
+      Put(args.gate_up, row * 2 * saved + saved + f, up);
+    }
+    for (int64_t i = 0; i < hidden; ++i) {
+      double out = 0;
+      for (int64_t f = 0; f < width; ++f) {
+        out += h[f] * Round(type, At(args.w_down, (e * width + f) * hidden + i));
+      }
+      sum[token * hidden + i] += Round(type, args.weights.as<float>()[slot] * out);
+    }
+  });
+  for (int64_t i = 0; i < args.y.num_elements(); ++i) Put(args.y, i, sum[i]);
+  return Status::Ok();
+}
+
+Status MoeFfnGradReference(const MoeFfnGradArgs& args) {
+  const DType type = args.x.dtype();
+  const int64_t hidden = args.x.size(1), width = args.w_gate.size(2);
+  const int64_t saved = MoeFfnSavedColumns(type, width), count = args.w_gate.num_elements();
+  std::vector<double> x_grad(args.x.num_elements(), 0.0), gate_grad(count, 0.0);
+  std::vector<double> up_grad(count, 0.0), down_grad(count, 0.0), dg(width), du(width);
+  for (int64_t i = 0; i < args.weights_grad.num_elements(); ++i) Put(args.weights_grad, i, 0);
+  ForEachSlot(args, [&](int64_t e, int64_t row, int64_t token, int64_t slot) {
+    const double weight = args.weights.as<float>()[slot];
+    double weight_grad = 0;
+    for (int64_t f = 0; f < width; ++f) {
+      double grad = 0;  // d(loss)/d(hidden) before the routing weight
+      for (int64_t i = 0; i < hidden; ++i) {
+        grad += At(args.y_grad, token * hidden + i) *
+                Round(type, At(args.w_down, (e * width + f) * hidden + i));
+      }
+      const auto [value, gate_slope, up_slope] =
+          Activate(args.activation, At(args.gate_up, row * 2 * saved + f),
+                   At(args.gate_up, row * 2 * saved + saved + f));
+      const double h = Round(type, value);
+      weight_grad += grad * h;
+      dg[f] = Round(type, weight * grad * gate_slope);
+      du[f] = Round(type, weight * grad * up_slope);
+      for (int64_t i = 0; i < hidden; ++i) {
+        const int64_t at = (e * hidden + i) * width + f;
+        gate_grad[at] += At(args.x, token * hidden + i) * dg[f];
+        up_grad[at] += At(args.x, token * hidden + i) * du[f];
+        down_grad[(e * width + f) * hidden + i] +=
+            Round(type, weight * h) * At(args.y_grad, token * hidden + i);
+      }
+    }
+    Put(args.weights_grad, slot, weight_grad);
+    for (int64_t i = 0; i < hidden; ++i) {
+      double dx = 0;
+      for (int64_t f = 0; f < width; ++f) {
+        const int64_t at = (e * hidden + i) * width + f;
+        dx += dg[f] * Round(type, At(args.w_gate, at)) + du[f] * Round(type, At(args.w_up, at));
+      }
+      x_grad[token * hidden + i] += Round(type, dx);
+    }
+  });
+  for (int64_t i = 0; i < args.x_grad.num_elements(); ++i) Put(args.x_grad, i, x_grad[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    Put(args.w_gate_grad, i, gate_grad[i]);
+    Put(args.w_up_grad, i, up_grad[i]);
+    Put(args.w_down_grad, i, down_grad[i]);
+  }
+  return Status::Ok();
+}
+
+}  // namespace anabranch

@@ -12,9 +12,10 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
 
+// clang-format off: the second uses the types of the first.
 #include "tile/kernel_vector.inc"
-
-#include "tile/avx512_vector.inc"  // uses the types of kernel_vector.inc
+#include "tile/avx512_vector.inc"
+// clang-format on
 
 constexpr bool kHasDotPair = true;
 inline VF DotPair(VF acc, VU a, VU b) {

@@ -79,7 +79,7 @@ def _simple(
 ) -> Chart:
     values = log.series(key)
     axis = fit([values], unit, zero=zero, percentage=percentage)
-    series = Series(title.lower(), log.series("step"), values)
+    series = Series(title, log.series("step"), values)
     return Chart(title, _step_axis(log), axis, [series], marks=_marks(log))
 
 
@@ -131,7 +131,7 @@ def _gradient(log: RunLog) -> Chart:
     clip = number(log.setting("train", "gradient_clip"))
     levels = [("clipped above", clip)] if clip > 0 else []
     axis = fit([norm], "before clipping", log=bool(log_scale), zero=not log_scale)
-    series = [Series("gradient norm", log.series("step"), norm)]
+    series = [Series("Gradient norm", log.series("step"), norm)]
     return Chart(
         "Gradient norm", _step_axis(log), axis, series, references=levels, marks=_marks(log)
     )

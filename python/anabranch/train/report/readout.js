@@ -5,7 +5,7 @@
     const [kind, low, high] = text.split(" ").map((v, i) => (i ? Number(v) : v));
     const value = (place) =>
       kind === "log" ? low * (high / low) ** place : low + place * (high - low);
-    return { value, percent: kind === "percent" };
+    return { value, percent: kind === "percent", log: kind === "log" };
   };
   const write = (axis, place) => {
     const value = axis.value(place);
@@ -38,11 +38,12 @@
       box.replaceChildren();
       const add = (tag, text, colour) => {
         const line = box.appendChild(document.createElement("div"));
-        if (colour) line.style.color = colour;
+        if (colour) line.appendChild(document.createElement("i")).style.background = colour;
         line.appendChild(document.createElement(tag)).textContent = text;
       };
       const name = plot.parentElement.querySelector(".x-label").textContent;
-      add("b", name + " " + Math.round(x.value(at / 1000)).toLocaleString("en"));
+      const across = x.value(at / 1000);
+      add("b", name + " " + Math.round(x.log ? Number(across.toPrecision(3)) : across).toLocaleString("en"));
       for (const s of series) {
         const near = nearest(s.at, at);
         if (Math.abs(near[0] - at) > 15) continue;
@@ -50,8 +51,8 @@
       }
       show(true);
       hair.style.left = at / 10 + "%";
-      box.style.left = at > 550 ? "auto" : "calc(" + at / 10 + "% + 8px)";
-      box.style.right = at > 550 ? "calc(" + (100 - at / 10) + "% + 8px)" : "auto";
+      box.style.left = at > 480 ? "auto" : "calc(" + at / 10 + "% + 8px)";
+      box.style.right = at > 480 ? "calc(" + (100 - at / 10) + "% + 8px)" : "auto";
     });
     plot.addEventListener("pointerleave", () => show(false));
   }

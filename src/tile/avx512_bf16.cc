@@ -12,7 +12,8 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
 
-// clang-format off: the second uses the types of the first.
+// The second uses the types of the first.
+// clang-format off
 #include "tile/kernel_vector.inc"
 #include "tile/avx512_vector.inc"
 // clang-format on

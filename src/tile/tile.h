@@ -105,6 +105,10 @@ struct KernelTable {
   Packer pack_bf16_bf16;
   Epilogue epilogue_f32;
   Epilogue epilogue_bf16;
+  // The product's inner loop without memory: the yardstick every benchmark divides by. Returns the
+  // floating-point operations done; sink holds 16 floats, zero at first.
+  double (*spin_f32)(int64_t iterations, float* sink);
+  double (*spin_bf16)(int64_t iterations, float* sink);
 
   ProductFn product(DType dtype) const {
     return dtype == DType::kBF16 ? product_bf16 : product_f32;

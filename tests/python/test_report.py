@@ -189,6 +189,8 @@ def test_values_of_a_wrong_kind(tmp_path, value):
     lines.append({"event": "sample", "step": value, "prompt": value, "text": value})
     lines.append({"event": value, "step": value})
     lines += [{**synthetic_run.STARTED, key: value} for key in synthetic_run.STARTED]
+    inner = {"unigram": value, "bigram": value, "total": value, "active": value, "cpu": value}
+    lines += [{"event": "started", "baselines": inner, "parameters": inner, "machine": inner}]
     lines.append({"event": "finished", "seconds": value, "step": value})
     _check(_write(tmp_path, lines, {"name": value, "model": value, "train": {"steps": value}}))
 

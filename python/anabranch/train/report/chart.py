@@ -40,7 +40,6 @@ class Chart:
     x: Axis
     y: Axis
     series: Sequence[Series]
-    caption: str = ""
     references: Sequence[tuple[str, float]] = ()
     marks: Sequence[tuple[str, float]] = ()
     wide: bool = False
@@ -62,7 +61,6 @@ def draw(chart: Chart) -> str:
         unit=chart.y.label,
         x_label=chart.x.label,
         legend=chart.legend or _legend(chart, shown),
-        caption=chart.caption,
         wide=chart.wide,
     )
 
@@ -74,16 +72,13 @@ def figure(
     unit: str = "",
     x_label: str = "",
     legend: str = "",
-    caption: str = "",
     wide: bool = False,
 ) -> str:
-    """Returns a titled figure around `body` (HTML); the other texts are plain or ready HTML."""
+    """Returns a titled figure around `body`; `body` and `legend` are HTML, the rest is text."""
     parts = [f'<figure class="{"wide" if wide else "half"}"><figcaption><h3>{safe(title)}</h3>']
     parts.append(f'<span class="unit">{safe(unit)}</span>{legend}</figcaption>{body}')
     if x_label:
         parts.append(f'<div class="x-label">{safe(x_label)}</div>')
-    if caption:
-        parts.append(f'<p class="caption">{safe(caption)}</p>')
     return "".join(parts) + "</figure>"
 
 
@@ -215,7 +210,9 @@ def _labels(chart: Chart, levels: Sequence[tuple[str, float]]) -> str:
     for label, x in chart.marks:
         left = 100 * float(chart.x.place(np.array(x)))
         side = " flipped" if left > 70 else ""
-        parts.append(f'<span class="mark-label{side}" style="left:{left:.2f}%">{label}</span>')
+        parts.append(
+            f'<span class="mark-label{side}" style="left:{left:.2f}%">{safe(label)}</span>'
+        )
     return "".join(parts)
 
 

@@ -125,7 +125,7 @@ def _comparison(summary: Summary) -> str:
         ("held out", summary.held_out_bits_per_byte, "c2"),
     ]
     rows = [row for row in rows if math.isfinite(row[1])]
-    longest = max((value for _, value, _ in rows), default=1.0)
+    longest = max([1e-9, *(value for _, value, _ in rows)])
     bars = "".join(
         f'<div class="bar"><span>{name}</span><i class="{colour}" '
         f'style="width:{max(0.0, 100 * value / longest):.1f}%"></i><b>{value:.3f}</b></div>'
@@ -144,11 +144,13 @@ def _comparison(summary: Summary) -> str:
 
 
 def _verdict(summary: Summary, best: float) -> str:
-    if not (math.isfinite(best) and math.isfinite(summary.bigram)):
+    if not (math.isfinite(best) and summary.bigram > 0):
         return "Lower is better; a byte holds eight bits."
     saved = 1 - best / summary.bigram
     word = "fewer" if saved >= 0 else "more"
-    return f"{units.percent(abs(saved))} {word} bits than a bigram byte model on the same text."
+    same = math.isfinite(summary.held_out_bits_per_byte)
+    text = "on the same text" if same else "on held-out text"
+    return f"{units.percent(abs(saved))} {word} bits than a bigram byte model {text}."
 
 
 def _skipped(log: RunLog) -> str:

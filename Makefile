@@ -45,7 +45,7 @@ lint: $(VENV)/.stamp-test ## format, lint and structure checks
 $(VENV)/.stamp-venv:
 	@scripts/check_prerequisites.sh $(PYTHON)
 	@echo "anabranch: making $(VENV)"
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@$(PYTHON) -m venv $(VENV) >/dev/null || { rm -rf $(VENV); \
 	  echo "anabranch: '$(PYTHON) -m venv' failed: install python3-venv" >&2; exit 1; }
 	@touch $@
 

@@ -5,6 +5,7 @@ from anabranch.data.cache import (
     cached_store,
     default_cache_dir,
     load_store,
+    standard_library_name,
     standard_library_store,
 )
 from anabranch.data.corpus import Corpus, Document, scan, scan_standard_library
@@ -36,6 +37,7 @@ __all__ = [
     "open_store",
     "scan",
     "scan_standard_library",
+    "standard_library_name",
     "standard_library_store",
     "write_store",
 ]

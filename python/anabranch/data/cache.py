@@ -35,8 +35,12 @@ def standard_library_store(
     Raises:
       UsageError: the interpreter has no sources on disk, or the cache cannot be written.
     """
-    version = f"stdlib-{sys.version_info.major}.{sys.version_info.minor}"
-    return cached_store(version, scan_standard_library(), tokenizer, cache_dir)
+    return cached_store(standard_library_name(), scan_standard_library(), tokenizer, cache_dir)
+
+
+def standard_library_name() -> str:
+    """Returns what the standard library's store is called in the cache, such as "stdlib-3.11"."""
+    return f"stdlib-{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def load_store(

@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from anabranch.errors import RunError, UsageError
 
@@ -27,7 +28,7 @@ HELD_OUT_ONE_IN = 100
 # Larger files are cut at line ends into documents of at most this many bytes, so that one huge file
 # is divided between the splits too, and so that memory while building does not grow with the size
 # of a file.
-MAX_DOCUMENT_BYTES = 256 << 10
+MAX_DOCUMENT_BYTES = 1 << 20
 
 # A file with more malformed UTF-8 than this is in another encoding and is skipped; in others, each
 # malformed sequence becomes U+FFFD. (A 40 MB dictionary with three stray bytes is worth keeping.)
@@ -224,15 +225,16 @@ def _documents_of(
     documents: list[Document] = []
     start = num_malformed = 0
     try:
-        for part in _parts(path):
-            if b"\0" in part:
-                skipped.binary += 1
-                return [], False
-            num_malformed += _count_malformed(part)
-            sha256 = hashlib.sha256(part).hexdigest()
-            stop = start + len(part)
-            documents.append(Document(root, relative, start, stop, sha256, _split_of(sha256)))
-            start = stop
+        with open(path, "rb") as file:
+            for part in parts(file, MAX_DOCUMENT_BYTES):
+                if b"\0" in part:
+                    skipped.binary += 1
+                    return [], False
+                num_malformed += _count_malformed(part)
+                sha256 = hashlib.sha256(part).hexdigest()
+                stop = start + len(part)
+                documents.append(Document(root, relative, start, stop, sha256, _split_of(sha256)))
+                start = stop
     except OSError:
         skipped.unreadable += 1
         return [], False
@@ -243,16 +245,15 @@ def _documents_of(
     return documents, num_malformed > 0
 
 
-def _parts(path: Path) -> Iterator[bytes]:
-    """Yields a file in parts of at most `MAX_DOCUMENT_BYTES`, cut after a line if it can be."""
-    with open(path, "rb") as file:
-        data = file.read(MAX_DOCUMENT_BYTES)
-        while len(data) == MAX_DOCUMENT_BYTES:
-            cut = data.rfind(b"\n") + 1 or _character_start(data, len(data) - 1)
-            yield data[:cut]
-            data = data[cut:] + file.read(cut)
-        if data:
-            yield data
+def parts(file: BinaryIO, limit: int) -> Iterator[bytes]:
+    """Yields the bytes of `file` in parts of at most `limit`, cut after a line if it can be."""
+    data = file.read(limit)
+    while len(data) == limit:
+        cut = data.rfind(b"\n") + 1 or _character_start(data, len(data) - 1)
+        yield data[:cut]
+        data = data[cut:] + file.read(cut)
+    if data:
+        yield data
 
 
 def _character_start(data: bytes, position: int) -> int:

@@ -19,9 +19,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anabranch.data.cache import default_cache_dir
+from anabranch.data.corpus import parts
 from anabranch.errors import RunError, UsageError
 
 SOURCES = "sources.json"
+TEXT = "text"
+
+# Larger texts are kept in several files: a dictionary's entries are independent of one another, and
+# so the held-out split, which is chosen by file, has a share of each.
+MAX_FILE_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def prose_folder(
     cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     folder = cache / "prose"
     if (folder / SOURCES).is_file():
-        return folder
+        return folder / TEXT
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise UsageError(
@@ -86,30 +92,30 @@ def prose_folder(
     try:
         _build(temporary, report)
         try:
-            os.rename(temporary / "text", folder)
+            os.rename(temporary / "prose", folder)
         except OSError:  # another process was first
             if not (folder / SOURCES).is_file():
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return folder
+    return folder / TEXT
 
 
 def _build(work: Path, report: Callable[[str], None]) -> None:
-    """Makes work/text, complete with its list of sources."""
+    """Makes work/prose: the text, and the list of its sources."""
     sources = []
     archives = _download(work, report)
     for package, archive in archives:
         report(f"unpacking {archive.name}")
         tree = work / "tree"
         _run(["dpkg-deb", "-x", str(archive), str(tree)], work)
-        size = _keep_text(package, tree, work / "text" / package.domain / package.names[0])
+        size = _keep_text(package, tree, work / "prose" / TEXT / package.domain / package.names[0])
         shutil.rmtree(tree)
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
         entry = {**asdict(package), "archive": archive.name, "sha256": sha256, "text_bytes": size}
         sources.append(entry)
         archive.unlink()
-    (work / "text" / SOURCES).write_text(json.dumps(sources, indent=1) + "\n")
+    (work / "prose" / SOURCES).write_text(json.dumps(sources, indent=1) + "\n")
 
 
 def _download(work: Path, report: Callable[[str], None]) -> list[tuple[Package, Path]]:
@@ -158,17 +164,19 @@ def _private_lists(work: Path) -> list[str]:
 
 
 def _keep_text(package: Package, tree: Path, target: Path) -> int:
-    """Copies the text files of an unpacked package to `target`; returns their bytes."""
+    """Copies the text files of an unpacked package to `target`, large ones in parts."""
     size = 0
     for source in _text_files(package, tree):
         compressed = source.suffix in (".gz", ".dz")
-        data = gzip.decompress(source.read_bytes()) if compressed else source.read_bytes()
         relative = source.relative_to(tree)
         name = relative.with_suffix("") if compressed else relative
-        path = target.joinpath(*name.parts[3:])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        size += len(data)
+        base = target.joinpath(*name.parts[3:])
+        base.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(source) if compressed else open(source, "rb") as file:
+            for index, part in enumerate(parts(file, MAX_FILE_BYTES)):
+                path = base.with_name(f"{base.stem}.{index:03}{base.suffix}")
+                path.write_bytes(part)
+                size += len(part)
     return size
 
 

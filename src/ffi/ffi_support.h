@@ -64,4 +64,9 @@ class ScratchBlock {
 
 }  // namespace anabranch::ffi
 
+// Defines the exported C symbol of a handler; the module hides everything else.
+#define ANABRANCH_FFI_HANDLER(symbol, function, binding)                                       \
+  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* symbol(XLA_FFI_CallFrame*); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, function, binding)
+
 #endif  // ANABRANCH_FFI_FFI_SUPPORT_H_

@@ -1,0 +1,65 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Facts about the engine and the machine it runs on."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from anabranch import _register
+
+
+def _text(function: Callable[[Any, Any], int]) -> str:
+    function.argtypes = (ctypes.c_char_p, ctypes.c_int64)  # type: ignore[attr-defined]
+    function.restype = ctypes.c_int64  # type: ignore[attr-defined]
+    buffer = ctypes.create_string_buffer(4096)
+    function(buffer, len(buffer))
+    return buffer.value.decode()
+
+
+def isa() -> str:
+    """Name of the kernel table in use: ``generic``, ``avx2``, ``avx512`` or ``avx512_bf16``."""
+    return _text(_register.library().anabranch_isa)
+
+
+def forced_isa_error() -> str:
+    """Why ``ANABRANCH_FORCE_ISA`` was not obeyed; empty when it was, or is not set."""
+    return _text(_register.library().anabranch_forced_isa_error)
+
+
+def cpu_features() -> list[str]:
+    """CPU features that the kernel tables need, as ``/proc/cpuinfo`` spells them."""
+    return _text(_register.library().anabranch_cpu_features).split()
+
+
+def num_threads() -> int:
+    """Processors that this process may run on: the size of XLA's pool."""
+    function = _register.library().anabranch_num_processors
+    function.restype = ctypes.c_int64
+    return int(function())
+
+
+def measure_peak_gflops(dtype: str) -> float:
+    """Measures the multiply-add peak of ``dtype`` on all threads, in 1e9 operations per second.
+
+    Args:
+      dtype: ``"bfloat16"`` or ``"float32"``.
+
+    Raises:
+      ValueError: another dtype.
+    """
+    if dtype not in ("bfloat16", "float32"):
+        raise ValueError(f"measure_peak_gflops: dtype={dtype!r}; must be 'bfloat16' or 'float32'")
+    function = _register.library().anabranch_measure_peak_gflops
+    function.argtypes = (ctypes.c_int64, ctypes.c_int64)
+    function.restype = ctypes.c_double
+    return float(function(dtype == "bfloat16", num_threads()))
+
+
+def measure_copy_gb_per_s() -> float:
+    """Measures a large copy on all threads: bytes read plus written, in 1e9 per second."""
+    function = _register.library().anabranch_measure_copy_gb_per_s
+    function.argtypes = (ctypes.c_int64,)
+    function.restype = ctypes.c_double
+    return float(function(num_threads()))

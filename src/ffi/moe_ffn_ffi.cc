@@ -1,0 +1,126 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "ffi/ffi_support.h"
+#include "ops/moe_ffn/moe_ffn.h"
+
+namespace anabranch::ffi {
+namespace {
+
+Status ToActivation(int64_t code, tile::Activation* activation) {
+  if (code < 0 || code > static_cast<int64_t>(tile::Activation::kClampedSwiglu)) {
+    return InvalidArgument("moe_ffn: activation=", code, "; must be in [0, 3]");
+  }
+  *activation = static_cast<tile::Activation>(code);
+  return Status::Ok();
+}
+
+Status Forward(xffi::ThreadPool pool, int64_t activation, const MoeFfnArgs& views) {
+  MoeFfnArgs args = views;
+  ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
+  if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2) {
+    return InvalidArgument("moe_ffn: x is ", args.x.ToString(), ", w_gate ", args.w_gate.ToString(),
+                           ", slot_row ", args.slot_row.ToString(), "; ranks must be 2, 3, 2");
+  }
+  XlaExecutor executor(pool);
+  const ScratchBlock scratch(MoeFfnScratchBytes(args, executor.num_workers()));
+  ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn"));
+  Context context = scratch.context(&executor);
+  return MoeFfn(args, context);
+}
+
+Status Backward(xffi::ThreadPool pool, int64_t activation, const MoeFfnGradArgs& views) {
+  MoeFfnGradArgs args = views;
+  ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
+  if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2) {
+    return InvalidArgument("moe_ffn: x is ", args.x.ToString(), ", w_gate ", args.w_gate.ToString(),
+                           ", slot_row ", args.slot_row.ToString(), "; ranks must be 2, 3, 2");
+  }
+  XlaExecutor executor(pool);
+  const ScratchBlock scratch(MoeFfnGradScratchBytes(args, executor.num_workers()));
+  ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn"));
+  Context context = scratch.context(&executor);
+  return MoeFfnGrad(args, context);
+}
+
+xffi::Error MoeFfnHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
+                          xffi::AnyBuffer w_gate, xffi::AnyBuffer w_up, xffi::AnyBuffer w_down,
+                          xffi::AnyBuffer group_offsets, xffi::AnyBuffer row_token,
+                          xffi::AnyBuffer slot_row, xffi::Result<xffi::AnyBuffer> y,
+                          xffi::Result<xffi::AnyBuffer> gate_up, int64_t activation) {
+  return ToError(Forward(pool, activation,
+                         {.x = View(x),
+                          .weights = View(weights),
+                          .w_gate = View(w_gate),
+                          .w_up = View(w_up),
+                          .w_down = View(w_down),
+                          .group_offsets = View(group_offsets),
+                          .row_token = View(row_token),
+                          .slot_row = View(slot_row),
+                          .y = View(y),
+                          .gate_up = View(gate_up)}));
+}
+
+xffi::Error MoeFfnGradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
+                              xffi::AnyBuffer w_gate, xffi::AnyBuffer w_up, xffi::AnyBuffer w_down,
+                              xffi::AnyBuffer group_offsets, xffi::AnyBuffer row_token,
+                              xffi::AnyBuffer slot_row, xffi::AnyBuffer gate_up,
+                              xffi::AnyBuffer y_grad, xffi::Result<xffi::AnyBuffer> x_grad,
+                              xffi::Result<xffi::AnyBuffer> weights_grad,
+                              xffi::Result<xffi::AnyBuffer> w_gate_grad,
+                              xffi::Result<xffi::AnyBuffer> w_up_grad,
+                              xffi::Result<xffi::AnyBuffer> w_down_grad, int64_t activation) {
+  return ToError(Backward(pool, activation,
+                          {.x = View(x),
+                           .weights = View(weights),
+                           .w_gate = View(w_gate),
+                           .w_up = View(w_up),
+                           .w_down = View(w_down),
+                           .group_offsets = View(group_offsets),
+                           .row_token = View(row_token),
+                           .slot_row = View(slot_row),
+                           .gate_up = View(gate_up),
+                           .y_grad = View(y_grad),
+                           .x_grad = View(x_grad),
+                           .weights_grad = View(weights_grad),
+                           .w_gate_grad = View(w_gate_grad),
+                           .w_up_grad = View(w_up_grad),
+                           .w_down_grad = View(w_down_grad)}));
+}
+
+}  // namespace
+
+ANABRANCH_FFI_HANDLER(anabranch_moe_ffn, MoeFfnHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x [T,H]
+                          .Arg<xffi::AnyBuffer>()  // weights [T,k]
+                          .Arg<xffi::AnyBuffer>()  // w_gate [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_up [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_down [E,F,H]
+                          .Arg<xffi::AnyBuffer>()  // group_offsets [E+1]
+                          .Arg<xffi::AnyBuffer>()  // row_token [R]
+                          .Arg<xffi::AnyBuffer>()  // slot_row [T,k]
+                          .Ret<xffi::AnyBuffer>()  // y [T,H]
+                          .Ret<xffi::AnyBuffer>()  // gate_up [R,2F'], or [0,2F']: not saved
+                          .Attr<int64_t>("activation"));
+
+ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_grad, MoeFfnGradHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x [T,H]
+                          .Arg<xffi::AnyBuffer>()  // weights [T,k]
+                          .Arg<xffi::AnyBuffer>()  // w_gate [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_up [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_down [E,F,H]
+                          .Arg<xffi::AnyBuffer>()  // group_offsets [E+1]
+                          .Arg<xffi::AnyBuffer>()  // row_token [R]
+                          .Arg<xffi::AnyBuffer>()  // slot_row [T,k]
+                          .Arg<xffi::AnyBuffer>()  // gate_up [R,2F']
+                          .Arg<xffi::AnyBuffer>()  // y_grad [T,H]
+                          .Ret<xffi::AnyBuffer>()  // x_grad [T,H]
+                          .Ret<xffi::AnyBuffer>()  // weights_grad [T,k]
+                          .Ret<xffi::AnyBuffer>()  // w_gate_grad [E,H,F]
+                          .Ret<xffi::AnyBuffer>()  // w_up_grad [E,H,F]
+                          .Ret<xffi::AnyBuffer>()  // w_down_grad [E,F,H]
+                          .Attr<int64_t>("activation"));
+
+}  // namespace anabranch::ffi

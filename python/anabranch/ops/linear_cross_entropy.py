@@ -38,7 +38,7 @@ def linear_cross_entropy(
     _validate(x, w, labels, ignore_index)
     with jax.named_scope("linear_cross_entropy"):
         valid = labels != ignore_index
-        # A look-up of row t of the identity: rows that are ignored must not reach the products.
+        # Ignored rows must not reach the products: 0 * NaN is NaN.
         seen = jnp.where(valid[:, None], x, jnp.zeros((), x.dtype))
         loss = _losses(seen, w, labels, float(z_loss))
         known = (labels >= 0) & (labels < w.shape[1])

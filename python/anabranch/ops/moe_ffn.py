@@ -1,0 +1,212 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""The routed experts of a mixture-of-experts layer, gather and combine fused in."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from anabranch import _register
+from anabranch.ops import reference
+from anabranch.ops.ragged_dot import ragged_dot
+from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
+from anabranch.ops.router import Routing
+from anabranch.ops.rows import combine_rows, gather_rows
+
+ACTIVATIONS = ("swiglu", "geglu", "reglu", "clamped_swiglu")
+IMPLEMENTATIONS = (None, "reference", "unfused")
+
+
+def moe_ffn(
+    x: jax.Array,
+    routing: Routing,
+    w_gate: jax.Array,
+    w_up: jax.Array,
+    w_down: jax.Array,
+    *,
+    activation: str = "swiglu",
+    recipe: str | None = None,
+    expert_parallel: Any = None,
+    implementation: str | None = None,
+) -> jax.Array:
+    """Sends every token through its k experts and adds up the weighted results; drops nothing.
+
+    ``y[t] = sum over slots s of weights[t, s] * (act(x[t] @ w_gate[e], x[t] @ w_up[e]) @ w_down[e])``
+    with ``e = experts[t, s]``. Costs exactly the routed rows; nothing is padded to a capacity and
+    nothing of size [T, E] or [E, T, ...] exists.
+
+    Args:
+      x: [T, H] bf16 or f32.
+      routing: ``experts`` i32 [T, k] (-1 = nowhere: no contribution, no gradient) and ``weights``
+        [T, k]; its ``scores`` are not used here.
+      w_gate: [E, H, F] in x's dtype; or f32 with x bf16: f32 master weights are then rounded to
+        bf16 (nearest even) while they are packed, and their gradients come out in f32.
+      w_up: [E, H, F].
+      w_down: [E, F, H].
+      activation: ``"swiglu"`` silu(g) u (Shazeer 2020, arXiv 2002.05202), ``"geglu"`` gelu(g) u in
+        the tanh form, ``"reglu"`` relu(g) u, or ``"clamped_swiglu"`` (GPT-OSS): gate <= 7, up in
+        [-7, 7], (up + 1) g sigmoid(1.702 g).
+      recipe: None or ``"bf16"``.
+      expert_parallel: None; experts live on this device.
+      implementation: None (the fused engine), ``"unfused"`` (gather, three ragged products,
+        combine) or ``"reference"`` (plain jnp, E times the work).
+
+    Returns:
+      y [T, H] in x's dtype. A slot's weighted row is rounded to that dtype; rows are added in f32 in
+      ascending expert order and rounded once. The same bits for any number of threads.
+
+    Raises:
+      ValueError: a shape, dtype or option does not fit; the message gives both.
+      jax.errors.JaxRuntimeError: an expert id is outside [-1, E).
+    """
+    _check(x, routing, w_gate, w_up, w_down)
+    _check_options(activation, recipe, expert_parallel, implementation)
+    experts, weights = routing[0], routing[1].astype(jnp.float32)
+    if implementation == "reference":
+        return reference.moe_ffn(x, experts, weights, w_gate, w_up, w_down, activation)
+    plan = ragged_plan(experts, w_gate.shape[0])
+    if implementation == "unfused":
+        return _unfused(x, weights, plan, w_gate, w_up, w_down, activation)
+    return _moe_ffn(activation, x, weights, w_gate, w_up, w_down, plan)
+
+
+def _unfused(
+    x: jax.Array,
+    weights: jax.Array,
+    plan: RaggedPlan,
+    w_gate: jax.Array,
+    w_up: jax.Array,
+    w_down: jax.Array,
+    activation: str,
+) -> jax.Array:
+    w_gate, w_up, w_down = (w.astype(x.dtype) for w in (w_gate, w_up, w_down))
+    rows, row_weights = gather_rows(x, plan, weights)
+    gate = ragged_dot(rows, w_gate, plan.group_sizes)
+    up = ragged_dot(rows, w_up, plan.group_sizes)
+    wide = (gate.astype(jnp.float32), up.astype(jnp.float32))
+    hidden = reference.gated_activation(activation, *wide).astype(x.dtype)
+    out = ragged_dot(hidden, w_down, plan.group_sizes, preferred_element_type=jnp.float32)
+    return combine_rows((row_weights[:, None] * out).astype(x.dtype), plan)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _moe_ffn(activation: str, x: jax.Array, *operands: Any) -> jax.Array:
+    return _call(activation, x, *operands, save=False)[0]
+
+
+def _call(
+    activation: str,
+    x: jax.Array,
+    weights: jax.Array,
+    w_gate: jax.Array,
+    w_up: jax.Array,
+    w_down: jax.Array,
+    plan: RaggedPlan,
+    *,
+    save: bool,
+) -> list[jax.Array]:
+    width = w_gate.shape[2]
+    saved = width + width % 2 if x.dtype == jnp.bfloat16 else width
+    saved_rows = plan.row_token.shape[0] if save else 0
+    results = (
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        jax.ShapeDtypeStruct((saved_rows, 2 * saved), x.dtype),
+    )
+    return _register.call(
+        "moe_ffn",
+        results,
+        x,
+        weights,
+        w_gate,
+        w_up,
+        w_down,
+        plan.group_offsets,
+        plan.row_token,
+        plan.slot_row,
+        activation=ACTIVATIONS.index(activation),
+    )
+
+
+def _forward(activation: str, x: jax.Array, *operands: Any) -> tuple[jax.Array, Any]:
+    y, gate_up = _call(activation, x, *operands, save=True)
+    return y, (x, *operands, gate_up)
+
+
+def _backward(activation: str, residuals: Any, y_grad: jax.Array) -> tuple[Any, ...]:
+    x, weights, w_gate, w_up, w_down, plan, gate_up = residuals
+    operands = (x, weights, w_gate, w_up, w_down)
+    grads = _register.call(
+        "moe_ffn_grad",
+        [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands],
+        *operands,
+        plan.group_offsets,
+        plan.row_token,
+        plan.slot_row,
+        gate_up,
+        y_grad,
+        activation=ACTIVATIONS.index(activation),
+    )
+    return (*grads, None)  # the plan has integers alone
+
+
+_moe_ffn.defvjp(_forward, _backward)
+
+
+def _check(
+    x: jax.Array, routing: Routing, w_gate: jax.Array, w_up: jax.Array, w_down: jax.Array
+) -> None:
+    def text(array: jax.Array) -> str:
+        return f"{array.dtype}{list(array.shape)}"
+
+    experts, weights = routing[0], routing[1]
+    if x.ndim != 2 or w_gate.ndim != 3:
+        raise ValueError(
+            f"moe_ffn: x must be [T, H] and w_gate [E, H, F], got x {text(x)} and w_gate "
+            f"{text(w_gate)}"
+        )
+    num_experts, hidden, width = w_gate.shape
+    if x.shape[1] != hidden:
+        raise ValueError(f"moe_ffn: x {text(x)} and w_gate {text(w_gate)} differ in H")
+    if w_up.shape != w_gate.shape:
+        raise ValueError(f"moe_ffn: w_up {text(w_up)} must have the shape of w_gate {text(w_gate)}")
+    if w_down.shape != (num_experts, width, hidden):
+        raise ValueError(
+            f"moe_ffn: w_down {text(w_down)} must be [E, F, H] = {[num_experts, width, hidden]} to "
+            f"fit w_gate {text(w_gate)}"
+        )
+    if experts.ndim != 2 or experts.shape[0] != x.shape[0] or weights.shape != experts.shape:
+        raise ValueError(
+            f"moe_ffn: routing.experts {text(experts)} and routing.weights {text(weights)} must "
+            f"both be [T, k] for x {text(x)}"
+        )
+    if not jnp.issubdtype(weights.dtype, jnp.floating):
+        raise ValueError(f"moe_ffn: routing.weights must be floating, got {text(weights)}")
+    allowed = {
+        jnp.dtype(jnp.float32): ("float32",),
+        jnp.dtype(jnp.bfloat16): ("bfloat16", "float32"),
+    }
+    for name, weight in (("w_gate", w_gate), ("w_up", w_up), ("w_down", w_down)):
+        fits = str(weight.dtype) in allowed.get(x.dtype, ()) and weight.dtype == w_gate.dtype
+        if not fits:
+            raise ValueError(
+                f"moe_ffn: x {text(x)} and {name} {text(weight)}: dtypes must be bf16 or f32 and "
+                "equal, or x bf16 with all three weights f32"
+            )
+
+
+def _check_options(
+    activation: str, recipe: str | None, expert_parallel: Any, implementation: str | None
+) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"moe_ffn: activation={activation!r}; must be one of {ACTIVATIONS}")
+    if recipe not in (None, "bf16"):
+        raise ValueError(f"moe_ffn: recipe={recipe!r}; this version computes in 'bf16' alone")
+    if expert_parallel is not None:
+        raise ValueError("moe_ffn: expert_parallel must be None; this version has one device")
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"moe_ffn: implementation={implementation!r}; must be one of {IMPLEMENTATIONS}"
+        )

@@ -188,14 +188,6 @@ def test_another_format_version_is_a_usage_error(text, tmp_path):
         open_store(tmp_path / "store")
 
 
-def test_a_model_with_too_few_rows_is_refused(text, tmp_path):
-    store = build_store([text], tmp_path / "store")
-    store.require_vocab(320)
-    store.require_vocab(512)
-    with pytest.raises(UsageError, match="vocab_size=256 is smaller than the 320"):
-        store.require_vocab(256)
-
-
 def test_cache_dir_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("ANABRANCH_CACHE", str(tmp_path / "own"))
     assert default_cache_dir() == tmp_path / "own"

@@ -118,14 +118,6 @@ class TokenStore:
         """SHA-256 in hex of tokens, boundaries and tokenizer: what makes training data equal."""
         return self.manifest["fingerprint"]
 
-    def require_vocab(self, vocab_size: int) -> None:
-        """Raises UsageError if `vocab_size` embedding rows do not hold every token of this store."""
-        if vocab_size < self.vocab_size:
-            raise UsageError(
-                f"model.vocab_size={vocab_size} is smaller than the {self.vocab_size} of the token "
-                f"store {str(self.path)!r}"
-            )
-
 
 def is_store(path: str | Path) -> bool:
     """Tells whether `path` is a folder with a store's manifest in it."""

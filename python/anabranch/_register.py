@@ -83,9 +83,34 @@ def call(
     """
     library()
     encoded = {name: _encode(value) for name, value in attributes.items()}
+    operands = align(*operands)
     # Under vmap the call is repeated for each element; operations take no batch dimension.
     function = jax.ffi.ffi_call(f"anabranch_{target}", results, vmap_method="sequential")
-    return function(*operands, **encoded)
+    # JAX types the results as the same on every rank; they vary as the operands do.
+    return jax.tree.map(
+        lambda result: _vary(result, _varying(operands[0])), function(*operands, **encoded)
+    )
+
+
+def align(*operands: jax.Array) -> tuple[jax.Array, ...]:
+    """Marks all operands as varying over the mesh axes that any of them varies over.
+
+    Inside ``shard_map``, an operation with a gradient rule calls this on its operands before the
+    rule applies: the gradient of an operand that is the same on every rank is then summed over the
+    ranks, as JAX's own operations do. Elsewhere it returns its arguments.
+    """
+    axes = frozenset().union(*map(_varying, operands))
+    return tuple(_vary(operand, axes) for operand in operands)
+
+
+def _vary(array: jax.Array, axes: frozenset[str]) -> jax.Array:
+    missing = tuple(sorted(axes - _varying(array)))
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+
+def _varying(array: jax.Array) -> frozenset[str]:
+    manual_axes = getattr(jax.typeof(array), "mat", None)
+    return manual_axes.varying if manual_axes is not None else frozenset()
 
 
 def _encode(value: bool | int | float | str) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -63,6 +64,19 @@ def ragged_plan(experts: jax.Array, num_experts: int, *, num_rows: int | None = 
         if jnp.iinfo(experts.dtype).min < limits.min:
             experts = jnp.clip(experts, min=limits.min)
         experts = experts.astype(jnp.int32)
-    shapes = ((num_experts,), (num_experts + 1,), (rows,), (tokens, topk))
+    return _ragged_plan(experts, num_experts, rows)
+
+
+# Integers only, so nothing to differentiate; the rule says so to ``jax.grad``, which would refuse a
+# bare FFI call.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _ragged_plan(experts: jax.Array, num_experts: int, rows: int) -> RaggedPlan:
+    shapes = ((num_experts,), (num_experts + 1,), (rows,), experts.shape)
     results = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
     return RaggedPlan(*_register.call("ragged_plan", results, experts))
+
+
+_ragged_plan.defvjp(
+    lambda experts, num_experts, rows: (_ragged_plan(experts, num_experts, rows), None),
+    lambda num_experts, rows, saved, cotangents: (None,),
+)

@@ -80,7 +80,8 @@ def topk_router(
         logits = logits.astype(jnp.float32)
     if expert_bias is None:
         expert_bias = jnp.zeros(logits.shape[1], jnp.float32)
-    return _router(logits, expert_bias.astype(jnp.float32), options)
+    logits, expert_bias = _register.align(logits, expert_bias.astype(jnp.float32))
+    return _router(logits, expert_bias, options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _router_forward(
 
 def _router_backward(
     options: _Options, saved: tuple[jax.Array, jax.Array], cotangents: Routing
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, None]:
     logits, experts = saved
     d_logits = _register.call(
         "router_grad",
@@ -126,7 +127,7 @@ def _router_backward(
         cotangents.scores,
         **dataclasses.asdict(options),
     )
-    return d_logits, jnp.zeros(logits.shape[1], jnp.float32)
+    return d_logits, None
 
 
 _router.defvjp(_router_forward, _router_backward)

@@ -32,12 +32,12 @@ def gather_rows(
       jax.errors.JaxRuntimeError: the plan points outside ``x`` or ``rows``.
     """
     _check_rows("gather_rows", "x", x, plan, plan.slot_row.shape[0])
-    rows = _gather_rows(_served(x), plan.row_token, plan.slot_row).astype(x.dtype)
+    indices = (plan.row_token, plan.slot_row)
+    rows = _gather_rows(*_register.align(_served(x), *indices)).astype(x.dtype)
     if weights is None:
         return rows
     _check_weights("gather_rows", weights, plan)
-    weights = weights.astype(jnp.float32)
-    return rows, _gather_weights(weights, plan.row_token, plan.slot_row)
+    return rows, _gather_weights(*_register.align(weights.astype(jnp.float32), *indices))
 
 
 def combine_rows(rows: jax.Array, plan: RaggedPlan, weights: jax.Array | None = None) -> jax.Array:
@@ -58,10 +58,11 @@ def combine_rows(rows: jax.Array, plan: RaggedPlan, weights: jax.Array | None = 
     """
     _check_rows("combine_rows", "rows", rows, plan, plan.row_token.shape[0])
     if weights is None:
-        return _combine_rows(_served(rows), plan.row_token, plan.slot_row).astype(rows.dtype)
+        indices = (plan.row_token, plan.slot_row)
+        return _combine_rows(*_register.align(_served(rows), *indices)).astype(rows.dtype)
     _check_weights("combine_rows", weights, plan)
-    weights = weights.astype(jnp.float32)
-    return _combine_weighted_rows(_served(rows), weights, plan).astype(rows.dtype)
+    operands = _register.align(_served(rows), weights.astype(jnp.float32), *plan)
+    return _combine_weighted_rows(*operands[:2], RaggedPlan(*operands[2:])).astype(rows.dtype)
 
 
 @jax.custom_vjp

@@ -40,8 +40,8 @@ def cpp_faults(path: str, text: str):
         if len(to) < 2:
             yield f'{path}: "{target}" must be written from src/'
         elif parts[0] == "include":
-            if to[0] not in ("base", "tile") and not is_contract(to):
-                yield f'{path}: "{target}" is no contract header'
+            if to[0] not in ("base", "ops") or to[-1] != parts[-1]:
+                yield f'{path}: "{target}" is no contract of that name'
         elif parts[1] == "sim":
             if to[0] not in ("base", "sim") and not re.search(
                 r"_cost\.h$|^comm/transport\.h$", target

@@ -61,7 +61,8 @@ def main() -> int:
         limit = 250 if KERNEL.search(path) else 80
         for name, lines, parameters in functions(path, text):
             check(f"{path}::{name}", lines, limit, "lines")
-            check(f"{path}::{name}", parameters, PARAMETER_LIMIT, "parameters")
+            if not path.startswith("src/ffi/"):  # there the binding dictates one per operand
+                check(f"{path}::{name}", parameters, PARAMETER_LIMIT, "parameters")
         if path.startswith(("src/", "python/", "include/")) and not TEST.search(path):
             core[path.split("/")[0]] += text.count("\n")
     folders = collections.defaultdict(set)

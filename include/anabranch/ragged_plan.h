@@ -1,0 +1,2 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "ops/ragged_plan/ragged_plan.h"  // IWYU pragma: export

@@ -1,6 +1,6 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #
-# Sets ANABRANCH_XLA_INCLUDE_DIR (the folder that holds xla/ffi/api/ffi.h) and the target anabranch_xla_headers. A module
+# Sets ANABRANCH_XLA_INCLUDE_DIR (the folder that holds xla/ffi/api/ffi.h). A module
 # built on FFI API 0.3 (jax 0.10.2) loads in every later jax; one built on newer headers does not load in an older jax.
 # Asked anew at each configuration: a wheel's build and one in place share a build folder, but not their jax.
 if(NOT ANABRANCH_XLA_INCLUDE_DIR)
@@ -15,5 +15,3 @@ if(NOT EXISTS "${ANABRANCH_XLA_INCLUDE_DIR}/xla/ffi/api/ffi.h")
   message(FATAL_ERROR "xla/ffi/api/ffi.h not found: install jax for ${Python_EXECUTABLE}, or pass "
                       "-DANABRANCH_XLA_INCLUDE_DIR=, or -DANABRANCH_BUILD_FFI=OFF")
 endif()
-add_library(anabranch_xla_headers INTERFACE)
-target_include_directories(anabranch_xla_headers SYSTEM INTERFACE ${ANABRANCH_XLA_INCLUDE_DIR})

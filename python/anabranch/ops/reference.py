@@ -140,6 +140,23 @@ def combine_rows(rows: jax.Array, plan: RaggedPlan, weights: jax.Array | None = 
     return total.astype(rows.dtype)
 
 
+# --- ragged products -------------------------------------------------------------------------------
+
+
+def ragged_dot(lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array) -> jax.Array:
+    """Oracle of ``anabranch.ragged_dot``: every row with a copy of its group's matrix."""
+    ends = jnp.cumsum(group_sizes)
+    group = (jnp.arange(lhs.shape[0])[:, None] >= ends).sum(axis=1)  # E for the rows of none
+    rows = jnp.where((group < rhs.shape[0])[:, None], _wide(lhs), 0)
+    return jnp.einsum("mk,mkn->mn", rows, _wide(rhs)[group]).astype(lhs.dtype)
+
+
+def linear(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Oracle of ``anabranch.linear``."""
+    w = w.astype(jnp.bfloat16) if x.dtype == jnp.bfloat16 else w
+    return (_wide(x) @ _wide(w)).astype(x.dtype)
+
+
 def _wide(x: jax.Array) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 

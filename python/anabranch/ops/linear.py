@@ -1,0 +1,70 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""A dense product whose weight may be an f32 master copy."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from anabranch import _register
+from anabranch.ops.grouped_gemm import SERVED_DTYPES, grouped_gemm
+
+_RECIPES = (None, "bf16")
+
+
+def linear(
+    x: jax.Array,
+    w: jax.Array,
+    *,
+    recipe: str | None = None,
+    preferred_element_type: Any = None,
+) -> jax.Array:
+    """Returns x @ w over the last dimension of ``x``.
+
+    Where ``x`` is bf16, operands of the product and of both its gradients are bf16 and sums f32: an
+    f32 ``w`` is rounded to bf16 inside, and so is the gradient of an f32 result. The gradient of
+    ``w`` is an f32 sum in w's dtype, so that f32 master weights need no copy of another type. Other
+    mixtures are computed in f32. Gradients exist in reverse mode, of any order.
+
+    Args:
+      x: f32, bf16 or f16 [..., K].
+      w: f32, bf16 or f16 [K, N].
+      recipe: None (by the dtype of ``x``) or ``"bf16"`` (bf16 operands whatever the dtypes).
+      preferred_element_type: dtype of the result; by default that of ``x``.
+
+    Returns:
+      [..., N].
+
+    Raises:
+      ValueError: shapes or dtypes do not fit, or the recipe is none of the above.
+    """
+    if recipe not in _RECIPES:
+        raise ValueError(f"linear: recipe {recipe!r} is not available; must be None or 'bf16'")
+    x, w = jnp.asarray(x), jnp.asarray(w)
+    dtype = jnp.dtype(x.dtype if preferred_element_type is None else preferred_element_type)
+    shapes = f"x is {x.dtype.name}{[*x.shape]} and w is {w.dtype.name}{[*w.shape]}"
+    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[0]:
+        raise ValueError(f"linear: {shapes}; must be [..., K] and [K, N]")
+    if not {x.dtype, w.dtype, dtype}.issubset(SERVED_DTYPES):
+        raise ValueError(f"linear: {shapes}, result {dtype.name}; types must be f32, bf16 or f16")
+    in_bf16 = recipe == "bf16" or x.dtype == jnp.bfloat16
+    return _linear(x, w, dtype, "bfloat16" if in_bf16 else "float32")
+
+
+# One dispatch per eager call; an engine error then surfaces as it does under jit.
+@functools.partial(jax.jit, static_argnames=("dtype", "multiplicand"), inline=True)
+def _linear(x: jax.Array, w: jax.Array, dtype: Any, multiplicand: str) -> jax.Array:
+    x, w = _register.align(x, w)
+    num_rows = math.prod(x.shape[:-1])
+    y = grouped_gemm(
+        x.reshape(num_rows, x.shape[-1]),
+        w[None],
+        jnp.full(1, num_rows, jnp.int32),
+        dtype,
+        multiplicand,
+    )
+    return y.reshape(*x.shape[:-1], w.shape[1])

@@ -1,0 +1,108 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Makes JAX's own ragged products run on the engine; the one file that uses private JAX names.
+
+JAX lowers ``ragged_dot`` and ``ragged_dot_general`` through one primitive, whose transpose rules
+bind the same primitive again. A lowering for platform ``cpu`` therefore serves every caller, and
+its gradients, without a change to the caller's code.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from anabranch.ops.ragged_dimensions import ragged_product, serves
+
+
+def use_in_jax() -> Use:
+    """From here on ``jax.lax.ragged_dot`` and ``ragged_dot_general`` run on the engine on CPU.
+
+    Forward, reverse and forward-mode gradients, ``vmap`` and ``scan`` stay JAX's own; what changes
+    is how the primitive is computed. f32, bf16 and f16 operands are served, all else is left to
+    JAX. Negative group sizes, and sizes that add up to more than the rows, become errors. The
+    environment variable ``ANABRANCH_USE_IN_JAX=1`` does the same when anabranch is imported.
+
+    Compiled functions are forgotten (``jax.clear_caches``) at the first call and when the last
+    ``with`` block ends, since they hold the other way of computing.
+
+    Returns:
+      A context manager that ends the effect of this call: ``with use_in_jax(): ...``. Without
+      ``with`` the effect lasts.
+
+    Raises:
+      RuntimeError: this version of JAX lacks the names that this needs.
+    """
+    return Use()
+
+
+class Use:
+    """One use of the engine by JAX, active from construction until ``__exit__``."""
+
+    _lock = threading.Lock()
+    _active = 0
+
+    def __init__(self) -> None:
+        _register_lowering()
+        self._change(+1)
+
+    def __enter__(self) -> Use:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._change(-1)
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Whether at least one use has not ended."""
+        return cls._active > 0
+
+    @classmethod
+    def _change(cls, by: int) -> None:
+        with cls._lock:
+            was_active = cls._active > 0
+            cls._active += by
+            if was_active != (cls._active > 0):
+                jax.clear_caches()
+
+
+def private_names() -> tuple[Any, Any, Any]:
+    """JAX's primitive, its own lowering rule and the module that registers rules.
+
+    Raises:
+      RuntimeError: this version of JAX does not have them.
+    """
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lax import lax
+
+        return lax.ragged_dot_general_p, lax._ragged_dot_general_lower, mlir
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"use_in_jax: jax {jax.__version__} has moved the names it needs: {error}"
+        ) from error
+
+
+@functools.cache
+def _register_lowering() -> None:
+    primitive, by_jax, mlir = private_names()
+
+    def lower(ctx: Any, lhs: Any, rhs: Any, group_sizes: Any, **params: Any) -> Any:
+        result = ctx.avals_out[0]
+        numbers = params["ragged_dot_dimension_numbers"]
+        if not Use.is_active() or params["group_offset"] is not None:
+            return by_jax(ctx, lhs, rhs, group_sizes, **params)
+        if not serves(*ctx.avals_in[:2], result):
+            return by_jax(ctx, lhs, rhs, group_sizes, **params)
+        product = functools.partial(ragged_product, numbers=numbers, dtype=result.dtype)
+        return mlir.lower_fun(product, multiple_results=False)(ctx, lhs, rhs, group_sizes)
+
+    mlir.register_lowering(primitive, lower, platform="cpu")

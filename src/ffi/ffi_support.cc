@@ -71,10 +71,11 @@ xffi::Error ToError(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
       return xffi::Error::Success();
+    // One prefix for every fault of the caller's arguments. Which Python class carries it is JAX's
+    // choice: JaxRuntimeError, or ValueError when a cached call runs inline.
     case StatusCode::kInvalidArgument:
-      return xffi::Error::InvalidArgument(status.message());
     case StatusCode::kOutOfRange:
-      return xffi::Error(xffi::ErrorCode::kOutOfRange, status.message());
+      return xffi::Error::InvalidArgument(status.message());
     case StatusCode::kResourceExhausted:
       return xffi::Error(xffi::ErrorCode::kResourceExhausted, status.message());
     case StatusCode::kUnimplemented:

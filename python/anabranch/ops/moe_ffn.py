@@ -60,7 +60,8 @@ def moe_ffn(
 
     Raises:
       ValueError: a shape, dtype or option does not fit; the message gives both.
-      jax.errors.JaxRuntimeError: an expert id is outside [-1, E).
+      jax.errors.JaxRuntimeError: an expert id is outside [-1, E) (JAX raises it as ValueError when
+        a cached call runs inline).
     """
     _check(x, routing, w_gate, w_up, w_down)
     _check_options(activation, recipe, expert_parallel, implementation)

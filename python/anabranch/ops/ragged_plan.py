@@ -60,9 +60,9 @@ def ragged_plan(experts: jax.Array, num_experts: int, *, num_rows: int | None = 
     if experts.dtype != jnp.int32:
         limits = jnp.iinfo(jnp.int32)
         if jnp.iinfo(experts.dtype).max > limits.max:
-            experts = jnp.clip(experts, max=limits.max)
+            experts = experts.clip(max=limits.max)
         if jnp.iinfo(experts.dtype).min < limits.min:
-            experts = jnp.clip(experts, min=limits.min)
+            experts = experts.clip(min=limits.min)
         experts = experts.astype(jnp.int32)
     return _ragged_plan(experts, num_experts, rows)
 

@@ -294,6 +294,8 @@ def test_numbers_as_people_read_them():
     plain = [units.scaled(v).replace("\u202f", " ") for v in (0, 12, 999, 8192, 999_999, 31.2e6)]
     assert plain == ["0", "12", "999", "8.19 k", "1.00 M", "31.2 M"]
     assert units.scaled(math.nan) == units.fixed(math.inf) == units.percent(math.nan) == "–"
+    ticks = [label.replace("\u202f", " ") for label in units.tick_labels([0, 2500, 5000, 10_000])]
+    assert ticks == ["0", "2.5 k", "5.0 k", "10.0 k"]
     times = [units.duration(v).replace("\u202f", " ") for v in (4.2, 59.6, 185, 7620)]
     assert times == ["4.2 s", "1 min 00 s", "3 min 05 s", "2 h 07 min"]
 

@@ -19,6 +19,11 @@ _MARK = (
     "S42 16 50 16H62M14 16C24 16 26 27 36 27S44 16 50 16M20 12C28 12 30 19 40 19"
     '"/></svg>'
 )
+_ACTIVITIES = {
+    "step": "training step",
+    "data": "waiting for data",
+    "other": "evaluation, checkpoints, logging",
+}
 _HANDLED = ("event", "recipe", "peak_tflops", "baselines", "parameters", "command")
 
 
@@ -187,7 +192,7 @@ def _time_split(log: RunLog) -> str:
     for i, (name, seconds) in enumerate(sorted(totals.items(), key=lambda item: -item[1])):
         share, colour = seconds / whole, f"c{i % 6 + 1}"
         parts.append(f'<i class="{colour}" style="flex-grow:{share:.5f}"></i>')
-        label = f"{safe(name)} {units.percent(share)}"
+        label = f"{safe(_ACTIVITIES.get(name, name))} {units.percent(share)}"
         keys.append(f'<li><i class="key block {colour}"></i>{label}</li>')
     return (
         '<figure class="wide"><figcaption><h3>Time split</h3><span class="unit">share of wall '
@@ -197,24 +202,25 @@ def _time_split(log: RunLog) -> str:
 
 
 def _samples(log: RunLog) -> str:
-    if not log.samples:
+    """Returns the samples of the last step, and folded away those of two earlier ones."""
+    by_step: dict[str, str] = {}
+    for record in log.samples:
+        step = units.grouped(number(record.get("step")))
+        by_step[step] = by_step.get(step, "") + _sample(record, step)
+    if not by_step:
         return ""
-    *earlier, last = log.samples
-    body = _sample(last)
+    *earlier, last = by_step.values()
     chosen = [earlier[i] for i in sorted({0, len(earlier) // 2})] if earlier else []
-    if chosen:
-        older = "".join(map(_sample, chosen))
-        body += f"<details><summary>Earlier in training</summary>{older}</details>"
-    return body
+    folded = "<details><summary>Earlier in training</summary>{}</details>"
+    return last + (folded.format("".join(chosen)) if chosen else "")
 
 
-def _sample(record: Record) -> str:
+def _sample(record: Record, step: str) -> str:
     prompt, text = str(record.get("prompt") or ""), str(record.get("text") or "")
-    text = text.removeprefix(prompt)
-    step = units.grouped(number(record.get("step")))
+    how = "continues the prompt, set bold" if prompt else "without a prompt"
     return (
-        f'<figure class="sample"><figcaption>after step {step}; the prompt is set bold'
-        f"</figcaption><pre><b>{safe(prompt)}</b>{safe(text)}</pre></figure>"
+        f'<figure class="sample"><figcaption>after step {step}, {how}</figcaption>'
+        f"<pre><b>{safe(prompt)}</b>{safe(text.removeprefix(prompt))}</pre></figure>"
     )
 
 

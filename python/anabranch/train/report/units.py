@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 MISSING = "–"
 _SPACE = "\u202f"  # narrow, does not break
+_SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def fixed(value: float, digits: int = 2) -> str:
@@ -34,7 +35,7 @@ def scaled(value: float, digits: int = 3) -> str:
     """Returns `value` to `digits` significant digits with k, M, B or T, such as 31.2 M."""
     if not math.isfinite(value):
         return MISSING
-    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for limit, suffix in _SUFFIXES:
         if abs(value) >= limit * (1 - 0.5 * 10.0**-digits):
             return f"{_significant(value / limit, digits)}{_SPACE}{suffix}"
     return _significant(value, digits)
@@ -83,8 +84,11 @@ def tick_labels(values: Sequence[float], percentage: bool = False) -> list[str]:
     if percentage:
         return [f"{label}{_SPACE}%" for label in tick_labels([100 * value for value in values])]
     top = max((abs(value) for value in values), default=0.0)
-    if top >= 10_000:
-        return [scaled(value) for value in values]
+    for limit, suffix in _SUFFIXES:
+        if top >= max(limit, 10_000):
+            labels = tick_labels([value / limit for value in values])
+            marked = zip(values, labels, strict=True)
+            return [f"{label}{_SPACE}{suffix}" if value else "0" for value, label in marked]
     if 0 < top < 1e-2:
         return [general(value) if value else "0" for value in values]
     decimals = next(

@@ -42,7 +42,8 @@ def ragged_plan(experts: jax.Array, num_experts: int, *, num_rows: int | None = 
     Raises:
       ValueError: a shape or dtype does not fit.
       jax.errors.JaxRuntimeError: an id is below -1 or not below ``num_experts`` (the message names
-        token, slot and id), or more slots are routed than ``num_rows`` (it gives both numbers).
+        token, slot and id), or more slots are routed than ``num_rows`` (it gives both numbers). JAX
+        turns it into a ValueError if the fault is found before the call is dispatched.
     """
     if experts.ndim != 2 or not jnp.issubdtype(experts.dtype, jnp.integer):
         raise ValueError(

@@ -75,7 +75,7 @@ class Use:
 
 
 def private_names() -> tuple[Any, Any, Any]:
-    """JAX's primitive, its own lowering rule and the module that registers rules.
+    """JAX's primitive, its definition by other operations, and the module that registers rules.
 
     Raises:
       RuntimeError: this version of JAX does not have them.
@@ -84,7 +84,7 @@ def private_names() -> tuple[Any, Any, Any]:
         from jax._src.interpreters import mlir
         from jax._src.lax import lax
 
-        return lax.ragged_dot_general_p, lax._ragged_dot_general_lower, mlir
+        return lax.ragged_dot_general_p, lax._ragged_dot_general_impl, mlir
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
             f"use_in_jax: jax {jax.__version__} has moved the names it needs: {error}"
@@ -93,7 +93,8 @@ def private_names() -> tuple[Any, Any, Any]:
 
 @functools.cache
 def _register_lowering() -> None:
-    primitive, by_jax, mlir = private_names()
+    primitive, definition, mlir = private_names()
+    by_jax = mlir.lower_fun(definition, multiple_results=False)  # JAX's own rule on CPU
 
     def lower(ctx: Any, lhs: Any, rhs: Any, group_sizes: Any, **params: Any) -> Any:
         result = ctx.avals_out[0]

@@ -85,7 +85,7 @@ def _ragged_free(
         w = _arrange(rhs, rhs_batch, [group], rhs_contracting, columns)
         product = grouped_gemm
     sizes = _spread(sizes, batch + prefix) * math.prod(_sizes(lhs, inner))
-    sizes = sizes.reshape(math.prod(batch), math.prod(prefix), -1)
+    sizes = sizes.reshape(math.prod(batch), math.prod(prefix), sizes.shape[-1])
     one = _over_leading(lambda x, w, s: product(x, w, s, dtype), (0, None, 0), math.prod(prefix))
     y = _over_leading(one, (0, 0, 0), math.prod(batch))(rows, w, sizes)
     return y.reshape(batch + _sizes(lhs, kept) + _sizes(rhs, columns))
@@ -103,7 +103,7 @@ def _ragged_contracting(
     x = _arrange(lhs, lhs_batch, outer, lhs_contracting[num_outer:], kept)
     dy = _arrange(rhs, rhs_batch, rhs_contracting[:num_outer], rhs_contracting[num_outer:], columns)
     sizes = _spread(sizes, batch + prefix) * math.prod(_sizes(lhs, inner))
-    sizes = sizes.reshape(math.prod(batch), math.prod(prefix), -1)
+    sizes = sizes.reshape(math.prod(batch), math.prod(prefix), sizes.shape[-1])
 
     def one(x: jax.Array, dy: jax.Array, sizes: jax.Array) -> jax.Array:
         if not outer:

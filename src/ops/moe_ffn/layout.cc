@@ -202,6 +202,8 @@ void SumPanel(const Sizes& sizes, const Rows& rows, const TokenSum& sum, int64_t
     if (first == last) continue;
     sum.pack(e, column, columns, scratch.pointers, scratch.panel);
     const int64_t base = first - rows.token;
+    std::array<tile::PanelPrefetch, 2> next;
+    if (e + 1 < sizes.experts) next = sum.prefetch(e + 1, column, columns);
     tile::ForEachRowTile(
         kernels.product(sizes.type), sum.a_rows + base, last - first, sum.words, scratch.panel,
         columns, [&](int64_t row, int count, const float* tile) {
@@ -211,6 +213,7 @@ void SumPanel(const Sizes& sizes, const Rows& rows, const TokenSum& sum, int64_t
           }
           const float* weight = sum.row_weight == nullptr ? nullptr : sum.row_weight + base + row;
           epilogue.combine(tile, count, columns, weight, sums);
+          for (const auto& prefetch : next) prefetch.Step(row, row + count, last - first);
         });
   }
   char* out = static_cast<char*>(sum.out.data());

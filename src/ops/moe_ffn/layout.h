@@ -2,6 +2,7 @@
 #ifndef ANABRANCH_OPS_MOE_FFN_LAYOUT_H_
 #define ANABRANCH_OPS_MOE_FFN_LAYOUT_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 
@@ -10,6 +11,7 @@
 #include "base/tensor_view.h"
 #include "ops/moe_ffn/moe_ffn.h"
 #include "tile/block.h"
+#include "tile/prefetch.h"
 #include "tile/tile.h"
 
 // What the forward pass and the gradient share: sizes, the routing seen from rows, how work is cut
@@ -112,6 +114,10 @@ struct TokenSum {
                      uint32_t* panel)>
       pack;
   int64_t max_pointers;
+  // What pack will read.
+  std::function<std::array<tile::PanelPrefetch, 2>(int64_t expert, int64_t first_column,
+                                                   int columns)>
+      prefetch;
 };
 // Scratch of one worker. A block of tokens is small enough for its sums to stay in the third-level
 // cache: 4,096 tokens x 64 columns x 4 bytes = 1 MiB.
@@ -133,6 +139,16 @@ inline void PointToWeightRows(const ConstTensorView& weights, int64_t expert, in
   const char* base = static_cast<const char*>(weights.data()) +
                      (expert * weights.size(1) + first_row) * pitch_bytes;
   for (int64_t i = 0; i < count; ++i) pointers[i] = base + i * pitch_bytes;
+}
+
+// Prefetch of rows [first_row, first_row + count), columns [first_column, first_column + columns).
+inline tile::PanelPrefetch PrefetchWeights(const ConstTensorView& weights, int64_t expert,
+                                           int64_t first_row, int64_t count, int64_t first_column,
+                                           int64_t columns) {
+  const int64_t bytes = SizeOf(weights.dtype()), pitch_bytes = weights.size(2) * bytes;
+  const char* first = static_cast<const char*>(weights.data()) +
+                      (expert * weights.size(1) + first_row) * pitch_bytes + first_column * bytes;
+  return tile::PanelPrefetch(first, pitch_bytes, count, columns * bytes);
 }
 
 }  // namespace anabranch::moe_ffn

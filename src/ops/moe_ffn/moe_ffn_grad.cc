@@ -160,6 +160,11 @@ TokenSum InputGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
     moe_ffn::PointToWeightRows(args.w_up, expert, column, columns, pointers);
     packer.transposed(pointers, columns, 0, sizes.width, panel);
   };
+  sum.prefetch = [&args, &sizes](int64_t expert, int64_t column, int columns) {
+    return std::array{
+        moe_ffn::PrefetchWeights(args.w_gate, expert, column, columns, 0, sizes.width),
+        moe_ffn::PrefetchWeights(args.w_up, expert, column, columns, 0, sizes.width)};
+  };
   return sum;
 }
 

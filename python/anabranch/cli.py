@@ -16,7 +16,7 @@ from typing import NoReturn
 from anabranch.errors import RunError, UsageError
 from anabranch.train.machine import package_version, respect_cpu_quota
 
-COMMANDS = ("doctor", "recipes", "data", "train", "eval", "generate", "report")
+COMMANDS = ("doctor", "recipes", "data", "train", "eval", "generate", "report", "bench")
 
 _INTERRUPTED = 130
 

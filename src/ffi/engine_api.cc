@@ -66,3 +66,14 @@ ANABRANCH_EXPORT double anabranch_measure_copy_gb_per_s(int64_t num_threads) {
   anabranch::ThreadExecutor executor(static_cast<int>(num_threads));
   return anabranch::tile::MeasureCopyGbPerSecond(&executor);
 }
+
+// anabranch::tile::TimeTileProduct on num_threads threads.
+ANABRANCH_EXPORT void anabranch_time_tile_product(const void* a, const void* b, float* out,
+                                                  int64_t m, int64_t n, int64_t k, int64_t bf16,
+                                                  int64_t num_threads, int64_t rounds,
+                                                  double* seconds) {
+  anabranch::ThreadExecutor executor(static_cast<int>(num_threads));
+  anabranch::tile::TimeTileProduct(a, b, out, m, n, k,
+                                   bf16 != 0 ? anabranch::DType::kBF16 : anabranch::DType::kF32,
+                                   &executor, static_cast<int>(rounds), seconds);
+}

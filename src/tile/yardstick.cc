@@ -6,8 +6,10 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "base/context.h"
+#include "tile/block.h"
 #include "tile/tile.h"
 
 namespace anabranch::tile {
@@ -70,6 +72,41 @@ double MeasureCopyGbPerSecond(Executor* executor) {
     });
   });
   return 2.0 * kBytes / best * 1e-9;
+}
+
+void TimeTileProduct(const void* a, const void* b, float* out, int64_t m, int64_t n, int64_t k,
+                     DType dtype, Executor* executor, int rounds, double* seconds) {
+  const KernelTable& kernels = Kernels();
+  const int64_t words = WordsOf(dtype, k), panels = CeilDiv(n, kPanelColumns);
+  const auto rows_of = [&](const void* matrix, int64_t rows, int64_t columns) {
+    std::vector<const void*> pointers(rows);
+    for (int64_t r = 0; r < rows; ++r) {
+      pointers[r] = static_cast<const char*>(matrix) + r * columns * SizeOf(dtype);
+    }
+    return pointers;
+  };
+  const std::vector<const void*> a_rows = rows_of(a, m, k), b_rows = rows_of(b, k, n);
+  std::vector<uint32_t> packed(panels * words * kPanelColumns);
+  const auto columns_of = [&](int64_t panel) {
+    return static_cast<int>(std::min<int64_t>(kPanelColumns, n - panel * kPanelColumns));
+  };
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    kernels.pack(dtype, dtype)
+        .rows(b_rows.data(), k, panel * kPanelColumns, columns_of(panel), kPanelColumns,
+              packed.data() + panel * words * kPanelColumns);
+  }
+  for (int round = 0; round < rounds; ++round) {
+    const double start = Seconds();
+    executor->ParallelFor(panels, [&](int64_t panel, int) {
+      for (int64_t index = 0; index < NumRowTiles(m); ++index) {
+        const RowTile at = RowTileAt(m, index);
+        kernels.product(dtype)(a_rows.data() + at.first, at.rows, words,
+                               packed.data() + panel * words * kPanelColumns, columns_of(panel),
+                               out + at.first * n + panel * kPanelColumns, n, Store::kWrite);
+      }
+    });
+    seconds[round] = Seconds() - start;
+  }
 }
 
 }  // namespace anabranch::tile

@@ -16,6 +16,13 @@ double MeasurePeakGflops(DType dtype, Executor* executor);
 // there is no memory for it.
 double MeasureCopyGbPerSecond(Executor* executor);
 
+// Multiplies a [M,K] by b [K,N] (row-major, type bf16 or f32; K even for bf16) into out [M,N] f32,
+// N and 16 permitting whole vectors (N % 16 == 0), with b packed beforehand and the panels spread
+// over the executor. Runs `rounds` times and writes each run's seconds, packing not included: what
+// the product reaches when its weights are in place.
+void TimeTileProduct(const void* a, const void* b, float* out, int64_t m, int64_t n, int64_t k,
+                     DType dtype, Executor* executor, int rounds, double* seconds);
+
 }  // namespace anabranch::tile
 
 #endif  // ANABRANCH_TILE_YARDSTICK_H_

@@ -1,0 +1,60 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Repeated timing with spread, and whether somebody else was using the cores meanwhile."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+MIN_REPEATS = 7
+BUSY_SHARE = 0.05  # of one core, used by others: a neighbour on a core halves what two cores do
+
+
+class Timing(NamedTuple):
+    """Median seconds; spread = (third - first quartile) / median; cores others used meanwhile."""
+
+    seconds: float
+    spread: float
+    busy_cores: float
+
+
+def measure(run: Callable[[], object], *, budget_seconds: float = 4.0) -> Timing:
+    """Times ``run`` at least ``MIN_REPEATS`` times, after one warm-up, for about a budget."""
+    run()
+    return observe(lambda: _repeat(run, budget_seconds))
+
+
+def observe(run: Callable[[], list[float]]) -> Timing:
+    """Summarises the durations that ``run`` returns, and watches other processes meanwhile."""
+    before = _cpu_seconds()
+    start = time.perf_counter()
+    seconds = run()
+    elapsed = time.perf_counter() - start
+    after = _cpu_seconds()
+    others = (after[0] - before[0]) - (after[1] - before[1])
+    low, _, high = statistics.quantiles(seconds, n=4)
+    median = statistics.median(seconds)
+    return Timing(median, (high - low) / median, max(0.0, others / elapsed))
+
+
+def _repeat(run: Callable[[], object], budget_seconds: float) -> list[float]:
+    seconds: list[float] = []
+    while len(seconds) < MIN_REPEATS or sum(seconds) < budget_seconds:
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _cpu_seconds() -> tuple[float, float]:
+    """CPU seconds used by the whole machine (stolen time included), and by this process."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+    ticks = [int(field) for field in fields]
+    idle = ticks[3] + ticks[4]
+    total = sum(ticks[:8])  # guest time is already inside user time
+    times = os.times()
+    return (total - idle) / os.sysconf("SC_CLK_TCK"), times.user + times.system

@@ -29,6 +29,9 @@ from anabranch.layers import (
 )
 from anabranch.layers.rotary import inverse_frequencies
 
+MOE = jax.jit(moe, static_argnames="config")
+MOE_WITH_AUX = jax.jit(moe_with_aux, static_argnames="config")
+MLA = jax.jit(mla, static_argnames=("config", "rotary"))
 EPS = float(np.finfo(np.float32).eps)
 DEEPSEEK_V3_ROTARY = RotaryConfig(factor=40.0)
 V2_LITE_ROTARY = RotaryConfig(factor=40.0, mscale=0.707, mscale_all_dim=0.707)
@@ -108,7 +111,7 @@ def test_d6_mla_matches_numpy_beyond_position_0(rotary) -> None:
 
     def run(rotary):
         table = rotary_table(positions, 64, rotary)
-        return np.asarray(mla(params, jnp.asarray(x), config, rotary=rotary, table=table))
+        return np.asarray(MLA(params, x, config=config, rotary=rotary, table=table))
 
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     expected = numpy_model.mla(x[0].astype(np.float64), wide, config, rotary, 1e-6, positions[0])
@@ -144,11 +147,11 @@ def test_moe_matches_numpy() -> None:
     counts, margins = np.zeros(8, int), []
     expected = numpy_model.moe(np.asarray(x, np.float64), wide, config, counts, margins)
     assert min(margins) > 1e-5
-    y, aux = moe_with_aux(params, x, config)
+    y, aux = MOE_WITH_AUX(params, x, config=config)
     np.testing.assert_allclose(y, expected, rtol=0, atol=64 * EPS * np.abs(expected).max())
     np.testing.assert_array_equal(aux.group_sizes, counts)
-    np.testing.assert_array_equal(moe(params, x, config), y)
-    stacked = moe(params, x.reshape(2, 8, -1), config)
+    np.testing.assert_array_equal(MOE(params, x, config=config), y)
+    stacked = MOE(params, x.reshape(2, 8, -1), config=config)
     np.testing.assert_array_equal(stacked.reshape(y.shape), y)
 
 
@@ -156,7 +159,7 @@ def test_b9_scaling_reaches_the_routed_experts_alone() -> None:
     params, x, config = moe_problem()
     shared = np.asarray(dense_ffn(params["shared"], x))
     y1, y2 = (
-        np.asarray(moe(params, x, dataclasses.replace(config, scaling_factor=s)))
+        np.asarray(MOE(params, x, config=dataclasses.replace(config, scaling_factor=s)))
         for s in (1.0, 2.5)
     )
     # Each side carries a few roundings of y, which the subtraction of the shared part keeps.
@@ -164,7 +167,7 @@ def test_b9_scaling_reaches_the_routed_experts_alone() -> None:
     np.testing.assert_allclose(y2 - shared, 2.5 * (y1 - shared), rtol=1e-5, atol=bound)
     params["shared"]["w_down"] = jnp.zeros_like(params["shared"]["w_down"])
     y1, y2 = (
-        np.asarray(moe(params, x, dataclasses.replace(config, scaling_factor=s)))
+        np.asarray(MOE(params, x, config=dataclasses.replace(config, scaling_factor=s)))
         for s in (1.0, 2.5)
     )
     np.testing.assert_allclose(y2, 2.5 * y1, rtol=1e-5, atol=16 * EPS * np.abs(y2).max())
@@ -193,8 +196,8 @@ def test_masked_tokens_are_routed_nowhere() -> None:
         load_balancing_coeff=1.0, router_z_coeff=1.0, num_shared_experts=0
     )
     mask = jnp.arange(16) % 3 != 0
-    y, aux = moe_with_aux(params, x, config, token_mask=mask)
-    alone, alone_aux = moe_with_aux(params, x[mask], config)
+    y, aux = MOE_WITH_AUX(params, x, config=config, token_mask=mask)
+    alone, alone_aux = MOE_WITH_AUX(params, x[mask], config=config)
     np.testing.assert_array_equal(y[mask], alone)
     assert (np.asarray(y[~mask]) == 0).all()
     np.testing.assert_array_equal(aux.group_sizes, alone_aux.group_sizes)
@@ -204,15 +207,16 @@ def test_masked_tokens_are_routed_nowhere() -> None:
 
 def test_the_selection_bias_receives_no_gradient() -> None:
     params, x, config = moe_problem(expert_bias=True)
-    grads = jax.grad(lambda p: jnp.sum(moe(p, x, config) ** 2))(params)
+    grads = jax.jit(jax.grad(lambda p: jnp.sum(moe(p, x, config) ** 2)))(params)
     assert (np.asarray(grads["expert_bias"]) == 0).all()
     assert all(np.abs(grads[name]).max() > 0 for name in ("router", "w_gate", "w_up", "w_down"))
 
 
 def test_bf16_inputs_give_bf16_outputs_and_f32_gradients() -> None:
     params, x, config = moe_problem(dtype=jnp.bfloat16)
-    y, grads = jax.value_and_grad(lambda p: jnp.sum(moe(p, x, config).astype(jnp.float32)))(params)
-    assert moe(params, x, config).dtype == jnp.bfloat16 and np.isfinite(y)
+    y, transpose = jax.vjp(lambda p: MOE(p, x, config=config), params)
+    (grads,) = transpose(jnp.ones_like(y))
+    assert y.dtype == jnp.bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))
 
 

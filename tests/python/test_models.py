@@ -14,6 +14,12 @@ import numpy_model
 from anabranch import models, recipes
 from anabranch.layers import AttentionConfig, RotaryConfig
 
+# Compiled once per shape and configuration: many small programs would take most of the time.
+INIT = jax.jit(models.init, static_argnames="config")
+LOSS = jax.jit(models.loss, static_argnames="config")
+LOGITS = jax.jit(models.logits, static_argnames="config")
+GRADIENTS = jax.jit(jax.value_and_grad(models.loss, has_aux=True), static_argnames="config")
+
 MLA = AttentionConfig(
     num_heads=4,
     q_lora_rank=32,
@@ -85,7 +91,7 @@ def problem(config, seed=0, batch=2, length=6):
             return leaf + 0.1 * noise
         return leaf + 0.3 * noise if "bias" in name else leaf
 
-    params = models.init(jax.random.key(seed), config)
+    params = INIT(jax.random.key(seed), config=config)
     params = jax.tree_util.tree_map_with_path(disturb, params)
     tokens = rng.integers(0, config.vocab_size, (batch, length)).astype(np.int32)
     labels = rng.integers(0, config.vocab_size, (batch, length)).astype(np.int32)
@@ -103,10 +109,10 @@ def test_golden_logits_loss_and_counts_match_numpy_f64(family) -> None:
     params, batch = problem(config)
     logits, counts, margin = numpy_model.forward(wide(params), batch["tokens"], config)
     assert margin > 1e-4  # else the choice of experts would be a matter of rounding
-    got = jax.jit(lambda p, t: models.logits(p, t, config))(params, batch["tokens"])
+    got = LOGITS(params, batch["tokens"], config=config)
     # Two layers of sums of at most 99 terms, each rounded to 2**-24: 1e-5 of the largest logit.
     np.testing.assert_allclose(got, logits, rtol=0, atol=2e-5 * np.abs(logits).max())
-    loss, aux = jax.jit(lambda p, b: models.loss(p, b, config))(params, batch)
+    loss, aux = LOSS(params, batch, config=config)
     assert loss == pytest.approx(numpy_model.cross_entropy(logits, batch["labels"]), rel=2e-5)
     np.testing.assert_array_equal(aux["group_sizes"], counts)
     assert int(aux["num_labels"]) == batch["labels"].size - 1
@@ -116,7 +122,7 @@ def test_golden_logits_loss_and_counts_match_numpy_f64(family) -> None:
 def test_golden_gradients_match_differences_of_numpy_f64(family) -> None:
     config = FAMILIES[family]
     params, batch = problem(config, seed=1, batch=1)
-    gradients = jax.jit(jax.grad(lambda p: models.loss(p, batch, config)[0]))(params)
+    _, gradients = GRADIENTS(params, batch, config=config)
     leaves, structure = jax.tree_util.tree_flatten_with_path(wide(params))
     rng, step = np.random.default_rng(2), 1e-6
 
@@ -156,9 +162,8 @@ def test_b5_remat_counts_each_token_once() -> None:
     results = []
     for remat in ("none", "full"):
         config = dataclasses.replace(kept, remat=remat)
-        grad = jax.jit(jax.grad(lambda p, c=config: models.loss(p, batch, c), has_aux=True))
-        results.append(grad(params))
-    (kept_grads, kept_aux), (again_grads, again_aux) = results
+        results.append(GRADIENTS(params, batch, config=config))
+    ((_, kept_aux), kept_grads), ((_, again_aux), again_grads) = results
     assert int(kept_aux["group_sizes"].sum()) == 64 * kept.topk
     np.testing.assert_array_equal(kept_aux["group_sizes"], again_aux["group_sizes"])
     for path, kept_leaf in jax.tree.leaves_with_path(kept_grads):
@@ -178,8 +183,8 @@ def test_b2_padding_is_routed_nowhere_and_changes_no_other_token() -> None:
     padded = {name: np.pad(part, ((0, 0), (0, 5))) for name, part in batch.items()}
     padded["labels"][:, 16:] = -1
     padded["segment_ids"] = np.pad(np.ones((1, 16), np.int32), ((0, 0), (0, 5)))
-    loss, aux = models.loss(params, batch, config)
-    padded_loss, padded_aux = models.loss(params, padded, config)
+    loss, aux = LOSS(params, batch, config=config)
+    padded_loss, padded_aux = LOSS(params, padded, config=config)
     np.testing.assert_array_equal(aux["group_sizes"], padded_aux["group_sizes"])
     for name in ("cross_entropy", "load_balancing_loss", "router_z_loss"):
         assert float(aux[name]) == pytest.approx(float(padded_aux[name]), rel=1e-5), name
@@ -192,7 +197,7 @@ def test_d8_a_batch_without_labels_has_loss_and_gradients_zero() -> None:
     config = recipes.get("smoke").model
     params, batch = problem(config, length=8)
     batch["labels"] = np.full_like(batch["labels"], -1)
-    (loss, aux), grads = jax.value_and_grad(models.loss, has_aux=True)(params, batch, config)
+    (loss, aux), grads = GRADIENTS(params, batch, config=config)
     assert float(loss) == 0 and int(aux["num_labels"]) == 0
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(grads))
 
@@ -201,12 +206,12 @@ def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     config = dataclasses.replace(recipes.get("smoke").model, dtype="float32", router_z_coeff=0.1)
     params, batch = problem(config, batch=4, length=8)
     batch["labels"][0, :5] = -1
-    whole, aux = models.loss(params, batch, config)
+    whole, aux = LOSS(params, batch, config=config)
     parts = [
-        models.loss(
+        LOSS(
             params,
             {name: part[half : half + 2] for name, part in batch.items()},
-            config,
+            config=config,
             num_labels=aux["num_labels"],
             auxiliary_scale=0.5,
         )[0]
@@ -221,9 +226,9 @@ def test_packed_segments_are_independent() -> None:
     ids = np.repeat([[1, 2]], 6, axis=1).astype(np.int32)
     ids = np.sort(ids, axis=1)
     positions = np.tile(np.arange(6, dtype=np.int32), 2)[None]
-    packed = models.logits(params, batch["tokens"], config, segment_ids=ids, positions=positions)
+    packed = LOGITS(params, batch["tokens"], config=config, segment_ids=ids, positions=positions)
     for part in (slice(0, 6), slice(6, 12)):
-        alone = models.logits(params, batch["tokens"][:, part], config)
+        alone = LOGITS(params, batch["tokens"][:, part], config=config)
         np.testing.assert_allclose(packed[:, part], alone, rtol=0, atol=2e-5 * np.abs(alone).max())
 
 
@@ -251,7 +256,7 @@ def test_weight_decay_leaves_norms_and_biases_alone() -> None:
 def test_a_model_without_moe_layers_reports_no_counts() -> None:
     config = dataclasses.replace(DEEPSEEK_V3, num_layers=1)
     params, batch = problem(config)
-    _, aux = models.loss(params, batch, config)
+    _, aux = LOSS(params, batch, config=config)
     assert aux["group_sizes"].shape == (0, config.num_experts)
     assert models.update_expert_bias(params, aux["group_sizes"], config) is params
 
@@ -259,7 +264,7 @@ def test_a_model_without_moe_layers_reports_no_counts() -> None:
 def test_bf16_follows_f32() -> None:
     config = recipes.get("smoke").model
     params, batch = problem(config, length=32)
-    narrow = models.loss(params, batch, config)[0]
-    exact = models.loss(params, batch, dataclasses.replace(config, dtype="float32"))[0]
+    narrow, _ = LOSS(params, batch, config=config)
+    exact, _ = LOSS(params, batch, config=dataclasses.replace(config, dtype="float32"))
     # The logits' relative error is a few 2**-9; a near tie may also send a token elsewhere.
     assert float(narrow) == pytest.approx(float(exact), rel=0.02)

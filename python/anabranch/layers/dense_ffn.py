@@ -8,20 +8,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anabranch.layers.initializers import normal_tree
+from anabranch.layers.initializers import Shape, initialise
 from anabranch.ops.linear import linear
 
 Params = dict[str, Any]
 
 
 def dense_ffn_init(key: jax.Array, hidden_size: int, width: int, scale: float) -> Params:
-    """Returns `w_gate`, `w_up` [H, width] and `w_down` [width, H], f32."""
-    shapes = {
-        "w_gate": (hidden_size, width),
-        "w_up": (hidden_size, width),
-        "w_down": (width, hidden_size),
-    }
-    return normal_tree(key, shapes, scale)
+    """Returns the parameters of one block, f32, of `dense_ffn_shapes`."""
+    return initialise(key, dense_ffn_shapes(hidden_size, width), scale)
+
+
+def dense_ffn_shapes(hidden_size: int, width: int) -> dict[str, Shape]:
+    """Returns the shapes of `w_gate`, `w_up` [H, width] and `w_down` [width, H]."""
+    wide = (hidden_size, width)
+    return {"w_gate": wide, "w_up": wide, "w_down": wide[::-1]}
 
 
 def dense_ffn(params: Params, x: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from anabranch.layers.config import AttentionConfig, RotaryConfig
-from anabranch.layers.initializers import normal_tree, ones
+from anabranch.layers.initializers import Shape, initialise
 from anabranch.layers.norm import rms_norm
 from anabranch.layers.rotary import apply_rotary, softmax_scale
 from anabranch.ops.attention import attention
@@ -18,24 +18,28 @@ Params = dict[str, Any]
 
 
 def gqa_init(key: jax.Array, hidden_size: int, config: AttentionConfig, scale: float) -> Params:
-    """Returns the parameters of one block, f32.
+    """Returns the parameters of one block, f32, of `gqa_shapes`."""
+    return initialise(key, gqa_shapes(hidden_size, config), scale)
+
+
+def gqa_shapes(hidden_size: int, config: AttentionConfig) -> dict[str, Shape]:
+    """Returns the shape of each parameter.
 
     `q` [H, N * D], `k` and `v` [H, N_kv * D], `o` [N * D, H]; with qk_norm "head" `q_norm` and
     `k_norm` [D], with "full" [N * D] and [N_kv * D].
     """
     query, shared = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
-    shapes = {
+    shapes: dict[str, Shape] = {
         "q": (hidden_size, query),
         "k": (hidden_size, shared),
         "v": (hidden_size, shared),
         "o": (query, hidden_size),
     }
-    params = normal_tree(key, shapes, scale)
     if config.qk_norm == "head":
-        return params | {"q_norm": ones(config.head_size), "k_norm": ones(config.head_size)}
+        return shapes | {"q_norm": (config.head_size,), "k_norm": (config.head_size,)}
     if config.qk_norm == "full":
-        return params | {"q_norm": ones(query), "k_norm": ones(shared)}
-    return params
+        return shapes | {"q_norm": (query,), "k_norm": (shared,)}
+    return shapes
 
 
 def gqa(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from anabranch.layers.config import AttentionConfig, RotaryConfig
-from anabranch.layers.initializers import normal_tree, ones
+from anabranch.layers.initializers import Shape, initialise
 from anabranch.layers.norm import rms_norm
 from anabranch.layers.rotary import apply_rotary, softmax_scale
 from anabranch.ops.attention import attention
@@ -19,27 +19,28 @@ Params = dict[str, Any]
 
 
 def mla_init(key: jax.Array, hidden_size: int, config: AttentionConfig, scale: float) -> Params:
-    """Returns the parameters of one block, f32, in the published layout transposed to [in, out].
+    """Returns the parameters of one block, f32, of `mla_shapes`."""
+    return initialise(key, mla_shapes(hidden_size, config), scale)
+
+
+def mla_shapes(hidden_size: int, config: AttentionConfig) -> dict[str, Shape]:
+    """Returns the shape of each parameter: the published layout, transposed to [in, out].
 
     `q` [H, N * (nope + rope)], or `q_a` [H, rank], `q_a_norm`, `q_b` [rank, N * (nope + rope)];
     `kv_a` [H, kv_rank + rope], `kv_a_norm`, `kv_b` [kv_rank, N * (nope + value)];
     `o` [N * value, H]. Each head's columns are (nope, rope) and (nope, value) in this order.
     """
-    heads = config.num_heads
+    heads, rank, kv_rank = config.num_heads, config.q_lora_rank, config.kv_lora_rank
     query = heads * config.query_key_size
-    expanded = heads * (config.nope_head_size + config.value_head_size)
-    shapes = {
-        "kv_a": (hidden_size, config.kv_lora_rank + config.rope_head_size),
-        "kv_b": (config.kv_lora_rank, expanded),
+    shapes: dict[str, Shape] = {
+        "kv_a": (hidden_size, kv_rank + config.rope_head_size),
+        "kv_a_norm": (kv_rank,),
+        "kv_b": (kv_rank, heads * (config.nope_head_size + config.value_head_size)),
         "o": (heads * config.value_head_size, hidden_size),
     }
-    norms = {"kv_a_norm": ones(config.kv_lora_rank)}
-    if config.q_lora_rank:
-        shapes |= {"q_a": (hidden_size, config.q_lora_rank), "q_b": (config.q_lora_rank, query)}
-        norms |= {"q_a_norm": ones(config.q_lora_rank)}
-    else:
-        shapes |= {"q": (hidden_size, query)}
-    return normal_tree(key, shapes, scale) | norms
+    if not rank:
+        return shapes | {"q": (hidden_size, query)}
+    return shapes | {"q_a": (hidden_size, rank), "q_a_norm": (rank,), "q_b": (rank, query)}
 
 
 def mla(

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from anabranch.layers.dense_ffn import dense_ffn, dense_ffn_init
-from anabranch.layers.initializers import normal_tree
+from anabranch.layers.dense_ffn import dense_ffn, dense_ffn_shapes
+from anabranch.layers.initializers import initialise
 from anabranch.layers.moe_config import MoEConfig
 from anabranch.ops.balance import load_balancing_loss
 from anabranch.ops.linear import linear
@@ -33,26 +33,28 @@ class MoEAux(NamedTuple):
 
 
 def moe_init(key: jax.Array, config: MoEConfig) -> Params:
-    """Returns the parameters of one block, f32.
+    """Returns the parameters of one block, f32, of `moe_shapes`; the selection bias is 0."""
+    return initialise(key, moe_shapes(config), config.init_scale)
+
+
+def moe_shapes(config: MoEConfig) -> dict[str, Any]:
+    """Returns the shape of each parameter.
 
     `router` [H, E]; `expert_bias` [E] when configured; `w_gate`, `w_up` [E, H, F], `w_down`
     [E, F, H]; `shared`, a dense FFN of num_shared_experts * F, when there are shared experts.
     """
     hidden, width, experts = config.hidden_size, config.expert_width, config.num_experts
-    routed_key, shared_key = jax.random.split(key)
-    shapes = {
+    shapes: dict[str, Any] = {
         "router": (hidden, experts),
         "w_gate": (experts, hidden, width),
         "w_up": (experts, hidden, width),
         "w_down": (experts, width, hidden),
     }
-    params: Params = normal_tree(routed_key, shapes, config.init_scale)
     if config.expert_bias:
-        params["expert_bias"] = jnp.zeros((experts,), jnp.float32)
+        shapes["expert_bias"] = (experts,)
     if config.num_shared_experts:
-        shared_width = config.num_shared_experts * width
-        params["shared"] = dense_ffn_init(shared_key, hidden, shared_width, config.init_scale)
-    return params
+        shapes["shared"] = dense_ffn_shapes(hidden, config.num_shared_experts * width)
+    return shapes
 
 
 def moe(params: Params, x: jax.Array, config: MoEConfig) -> jax.Array:

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anabranch.layers.dense_ffn import dense_ffn, dense_ffn_init
-from anabranch.layers.gqa import gqa, gqa_init
-from anabranch.layers.initializers import ones
-from anabranch.layers.mla import mla, mla_init
-from anabranch.layers.moe import MoEAux, moe_init, moe_with_aux
+from anabranch.layers.dense_ffn import dense_ffn, dense_ffn_shapes
+from anabranch.layers.gqa import gqa, gqa_shapes
+from anabranch.layers.initializers import initialise
+from anabranch.layers.mla import mla, mla_shapes
+from anabranch.layers.moe import MoEAux, moe_shapes, moe_with_aux
 from anabranch.layers.norm import rms_norm
 from anabranch.layers.rotary import rotary_table
 from anabranch.models.config import Config
@@ -30,19 +30,14 @@ def init(key: jax.Array, config: Config) -> Params:
 
     The layout is documented in docs/parameters.md.
     """
-    embed_key, head_key, layers_key = jax.random.split(key, 3)
-    table = (config.vocab_size, config.hidden_size)
-    params: Params = {
-        "embedding": config.init_scale * jax.random.normal(embed_key, table, jnp.float32),
-        "final_norm": ones(config.hidden_size),
-        "layers": [
-            _layer_init(jax.random.fold_in(layers_key, index), index, config)
-            for index in range(config.num_layers)
-        ],
+    shapes: Params = {
+        "embedding": (config.vocab_size, config.hidden_size),
+        "final_norm": (config.hidden_size,),
+        "layers": [_layer_shapes(index, config) for index in range(config.num_layers)],
     }
     if not config.tie_embeddings:
-        params["head"] = config.init_scale * jax.random.normal(head_key, table[::-1], jnp.float32)
-    return params
+        shapes["head"] = (config.hidden_size, config.vocab_size)
+    return initialise(key, shapes, config.init_scale)
 
 
 def loss(
@@ -125,20 +120,17 @@ def is_decayed(path: Any, leaf: Any) -> bool:
     return leaf.ndim >= 2
 
 
-def _layer_init(key: jax.Array, index: int, config: Config) -> Params:
-    attention_key, ffn_key = jax.random.split(key)
-    hidden, scale = config.hidden_size, config.init_scale
-    attention_init = mla_init if config.attention.kind == "mla" else gqa_init
+def _layer_shapes(index: int, config: Config) -> Params:
+    hidden = config.hidden_size
+    attention_shapes = mla_shapes if config.attention.kind == "mla" else gqa_shapes
     layer: Params = {
-        "attention": attention_init(attention_key, hidden, config.attention, scale),
-        "attention_norm": ones(hidden),
-        "ffn_norm": ones(hidden),
+        "attention": attention_shapes(hidden, config.attention),
+        "attention_norm": (hidden,),
+        "ffn_norm": (hidden,),
     }
     if index < config.num_dense_layers:
-        layer["ffn"] = dense_ffn_init(ffn_key, hidden, config.dense_width, scale)
-    else:
-        layer["moe"] = moe_init(ffn_key, config.moe)
-    return layer
+        return layer | {"ffn": dense_ffn_shapes(hidden, config.dense_width)}
+    return layer | {"moe": moe_shapes(config.moe)}
 
 
 def _forward(
@@ -149,7 +141,11 @@ def _forward(
     positions = batch.get("positions")
     if positions is None:
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    table = rotary_table(positions, config.attention.rotary_size, config.rotary)
+    # A loop over sequences, because XLA fuses nothing into it: it would compute the sines and cosines
+    # anew for every head of every layer.
+    table = jax.lax.map(
+        lambda row: rotary_table(row, config.attention.rotary_size, config.rotary), positions
+    )
     run = lambda layer, x: _layer(layer, x, table, segment_ids, config)  # noqa: E731
     if config.remat == "full":
         run = jax.checkpoint(run)

@@ -12,6 +12,7 @@
 #include "ops/grouped_gemm/arguments.h"
 #include "ops/grouped_gemm/schedule.h"
 #include "tile/block.h"
+#include "tile/prefetch.h"
 #include "tile/tile.h"
 
 namespace anabranch {
@@ -107,10 +108,11 @@ class RowProductRun {
       return rows == 0 ? 0 : PartsOf(rows, part_rows) * num_panels_;
     });
     executor_->ParallelFor(scratch_.schedule.num_units(), [&](int64_t unit, int worker) {
-      const Schedule::Unit at = scratch_.schedule.At(unit);
-      const int64_t parts = PartsOf(scratch_.schedule.rows(at.group), part_rows);
-      RunUnit(at.group, at.index / parts,
-              PartOf(scratch_.schedule.rows(at.group), parts, at.index % parts, tile::kTileRows),
+      // Workers take units in turn, so this is most likely what this one does next.
+      const int64_t next = unit + workers;
+      RunUnit(UnitAt(unit, part_rows),
+              next < scratch_.schedule.num_units() ? PrefetchOf(UnitAt(next, part_rows))
+                                                   : tile::PanelPrefetch(),
               worker);
     });
   }
@@ -149,35 +151,68 @@ class RowProductRun {
     });
   }
 
-  void PackPanel(int64_t group, int64_t first_column, int columns, int worker) {
+  struct Unit {
+    int64_t group;
+    int64_t first_column;
+    int columns;
+    Range part;  // of the group's rows
+  };
+
+  Unit UnitAt(int64_t unit, int64_t part_rows) const {
+    const Schedule::Unit at = scratch_.schedule.At(unit);
+    const int64_t rows = scratch_.schedule.rows(at.group);
+    const int64_t parts = PartsOf(rows, part_rows);
+    const int64_t column = at.index / parts * kPanelColumns;
+    return {at.group, column,
+            static_cast<int>(std::min<int64_t>(kPanelColumns, product_.columns - column)),
+            PartOf(rows, parts, at.index % parts, tile::kTileRows)};
+  }
+
+  // The part of w that a unit packs: some columns of all rows of its matrix, or the transpose.
+  const std::byte* FirstWeight(const Unit& unit) const {
+    const int64_t row = unit.group * problem_.k + (product_.transposed ? unit.first_column : 0);
+    return RowOf(product_.w, problem_.n, row);
+  }
+  int64_t NumWeightRows(const Unit& unit) const {
+    return product_.transposed ? unit.columns : problem_.k;
+  }
+
+  tile::PanelPrefetch PrefetchOf(const Unit& unit) const {
+    const int64_t size = SizeOf(product_.w.dtype());
+    const int64_t skipped = product_.transposed ? 0 : unit.first_column;
+    const int64_t length = product_.transposed ? problem_.n : unit.columns;
+    return tile::PanelPrefetch(FirstWeight(unit) + skipped * size, problem_.n * size,
+                               NumWeightRows(unit), length * size);
+  }
+
+  void PackPanel(const Unit& unit, int worker) {
     const tile::Packer& packer = kernels_.pack(product_.w.dtype(), product_.rows.dtype());
     const void** rows = scratch_.weight_rows + worker * scratch_.weight_rows_pitch;
-    const int64_t first_row = group * problem_.k + (product_.transposed ? first_column : 0);
-    const int64_t num_rows = product_.transposed ? columns : problem_.k;
-    for (int64_t i = 0; i < num_rows; ++i) rows[i] = RowOf(product_.w, problem_.n, first_row + i);
+    const std::byte* first = FirstWeight(unit);
+    const int64_t pitch_bytes = problem_.n * SizeOf(product_.w.dtype());
+    for (int64_t i = 0; i < NumWeightRows(unit); ++i) rows[i] = first + i * pitch_bytes;
     if (product_.transposed) {
-      packer.transposed(rows, columns, 0, problem_.n, scratch_.panel(worker));
+      packer.transposed(rows, unit.columns, 0, problem_.n, scratch_.panel(worker));
     } else {
-      packer.rows(rows, problem_.k, first_column, columns, kPanelColumns, scratch_.panel(worker));
+      packer.rows(rows, problem_.k, unit.first_column, unit.columns, kPanelColumns,
+                  scratch_.panel(worker));
     }
   }
 
-  void RunUnit(int64_t group, int64_t panel, Range part, int worker) {
-    const int64_t column = panel * kPanelColumns;
-    const int columns =
-        static_cast<int>(std::min<int64_t>(kPanelColumns, product_.columns - column));
-    PackPanel(group, column, columns, worker);
-    const int64_t first_row = scratch_.schedule.first_row(group) + part.begin;
+  void RunUnit(const Unit& unit, const tile::PanelPrefetch& next, int worker) {
+    PackPanel(unit, worker);
+    const int64_t first_row = scratch_.schedule.first_row(unit.group) + unit.part.begin;
+    const int64_t num_rows = unit.part.end - unit.part.begin;
     const tile::Epilogue& epilogue = kernels_.epilogue(product_.out.dtype());
     const DType type = product_.rows.dtype();
-    tile::ForEachRowTile(kernels_.product(type), scratch_.row_pointers + first_row,
-                         part.end - part.begin, tile::WordsOf(type, product_.contracted),
-                         scratch_.panel(worker), columns,
-                         [&](int64_t first, int rows, const float* tile) {
+    tile::ForEachRowTile(kernels_.product(type), scratch_.row_pointers + first_row, num_rows,
+                         tile::WordsOf(type, product_.contracted), scratch_.panel(worker),
+                         unit.columns, [&](int64_t first, int rows, const float* tile) {
+                           next.Step(first, first + rows, num_rows);
                            void* out_rows[tile::kTileRows];
                            for (int r = 0; r < rows; ++r)
-                             out_rows[r] = OutAt(first_row + first + r, column);
-                           epilogue.store(tile, rows, columns, out_rows);
+                             out_rows[r] = OutAt(first_row + first + r, unit.first_column);
+                           epilogue.store(tile, rows, unit.columns, out_rows);
                          });
   }
 

@@ -68,16 +68,22 @@ def engine() -> dict[str, Any]:
     """The engine: its instruction set, its threads, and yardsticks measured now."""
     from anabranch import engine
 
-    forced = os.environ.get("ANABRANCH_FORCE_ISA")
     return {
         "cpu_features": " ".join(engine.cpu_features()),
         "isa": engine.isa(),
-        "isa_forced_by": f"ANABRANCH_FORCE_ISA={forced}" if forced else "nothing",
+        "isa_forced": _forced_isa(engine.forced_isa_error()),
         "threads": engine.num_threads(),
-        "peak_bf16_gflops": round(engine.measure_peak_gflops("bf16"), 1),
-        "peak_f32_gflops": round(engine.measure_peak_gflops("f32"), 1),
+        "peak_bf16_gflops": round(engine.measure_peak_gflops("bfloat16"), 1),
+        "peak_f32_gflops": round(engine.measure_peak_gflops("float32"), 1),
         "copy_gb_per_s": round(engine.measure_copy_gb_per_s(), 2),
     }
+
+
+def _forced_isa(fault: str) -> str:
+    name = os.environ.get("ANABRANCH_FORCE_ISA")
+    if not name:
+        return "no"
+    return f"ANABRANCH_FORCE_ISA={name}" + (f" was not obeyed: {fault}" if fault else "")
 
 
 def find_mpi() -> str:

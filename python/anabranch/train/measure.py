@@ -23,5 +23,5 @@ def description() -> dict[str, Any]:
         },
         "isa": engine.isa(),
         "threads": engine.num_threads(),
-        "peak_tflops": engine.measure_peak_gflops("bf16") / 1e3,
+        "peak_tflops": engine.measure_peak_gflops("bfloat16") / 1e3,
     }

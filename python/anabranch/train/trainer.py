@@ -81,6 +81,11 @@ class Trainer:
         progress.phase("loading the checkpoint" if resume else "initialising the model")
         self.state, self.position = self._initial_state()
         self.saved_step = self.position.step if resume else None
+        train = recipe.train
+        self.reader = data.BatchReader(
+            self.store, "train", train.batch_size, train.sequence_length, train.seed,
+            self.position.cursor,
+        )  # fmt: skip
         self.meter = Meter(
             recipe,
             self.store.train.bytes_per_token,
@@ -154,15 +159,11 @@ class Trainer:
         if self.position.step >= self.total_steps:
             return
         train = self.recipe.train
-        reader = data.BatchReader(
-            self.store, "train", train.batch_size, train.sequence_length, train.seed,
-            self.position.cursor,
-        )  # fmt: skip
         self.progress.phase("compiling the training step")
         shapes = batch_shapes(train.batch_size, train.sequence_length)
         step = jax.jit(make_train_step(self.recipe), donate_argnums=0)
         step = step.lower(self.state, shapes).compile()
-        batches = Prefetcher(reader)
+        batches = Prefetcher(self.reader)
         self.meter.start()
         try:
             with stop_requested() as stop:

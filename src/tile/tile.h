@@ -7,6 +7,7 @@
 
 #include "base/cpu_features.h"
 #include "base/dtype.h"
+#include "tile/loss.h"
 
 // The one matrix microkernel, and what surrounds it: packing before, epilogues after.
 //
@@ -109,6 +110,7 @@ struct KernelTable {
   // floating-point operations done; sink holds 16 floats, zero at first.
   double (*spin_f32)(int64_t iterations, float* sink);
   double (*spin_bf16)(int64_t iterations, float* sink);
+  LossEpilogue loss;
 
   ProductFn product(DType dtype) const {
     return dtype == DType::kBF16 ? product_bf16 : product_f32;

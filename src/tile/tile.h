@@ -8,6 +8,7 @@
 #include "base/cpu_features.h"
 #include "base/dtype.h"
 #include "tile/loss.h"
+#include "tile/softmax.h"
 
 // The one matrix microkernel, and what surrounds it: packing before, epilogues after.
 //
@@ -111,6 +112,8 @@ struct KernelTable {
   double (*spin_f32)(int64_t iterations, float* sink);
   double (*spin_bf16)(int64_t iterations, float* sink);
   LossEpilogue loss;
+  Softmax softmax_f32;
+  Softmax softmax_bf16;
 
   ProductFn product(DType dtype) const {
     return dtype == DType::kBF16 ? product_bf16 : product_f32;
@@ -122,6 +125,9 @@ struct KernelTable {
   }
   const Epilogue& epilogue(DType dtype) const {
     return dtype == DType::kBF16 ? epilogue_bf16 : epilogue_f32;
+  }
+  const Softmax& softmax(DType dtype) const {
+    return dtype == DType::kBF16 ? softmax_bf16 : softmax_f32;
   }
 };
 

@@ -10,6 +10,9 @@
 
 namespace anabranch {
 
+// Columns whose exponentials one worker sums before sums are combined.
+inline constexpr int64_t kLossSlabColumns = 1024;
+
 // Output projection and cross entropy in one:
 //   normaliser[t] = log sum over v of exp(logit[t, v]),  logit = x @ w
 //   loss[t]       = normaliser[t] - logit[t, labels[t]] + z_loss * normaliser[t]^2
@@ -51,7 +54,7 @@ Status LinearCrossEntropy(const LinearCrossEntropyArgs& args, Context& context);
 //             v (inside slabs whose width depends on T and the type alone, slabs ascending) and
 //             rounded once; w_grad as tile::TransposedProductBlock sums. Bitwise equal for any
 //             number of threads.
-//   Memory    logit_grad exists for one slab of columns, in x's type: about 16 MiB.
+//   Memory    logit_grad exists for one slab of columns, in x's type: about 8 MiB.
 struct LinearCrossEntropyGradArgs {
   int64_t ignore_index = -1;
   float z_loss = 0;

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/dtype.h"
@@ -114,6 +116,178 @@ TEST(LinearCrossEntropyReferenceTest, GradientIsTheSlopeOfTheLoss) {
   };
   for (size_t i = 0; i < p.x.size(); ++i) check(p.x[i], p.x_grad[i]);
   for (size_t i = 0; i < p.w.size(); i += 3) check(p.w[i], p.w_grad[i]);
+}
+
+// Runs an operation with exactly the scratch it asks for, filled with NaN bit patterns.
+template <typename Args>
+Status Call(const Args& args, int threads) {
+  constexpr bool kForward = std::is_same_v<Args, LinearCrossEntropyArgs>;
+  ThreadExecutor executor(threads);
+  int64_t bytes = 0;
+  if constexpr (kForward) {
+    bytes = LinearCrossEntropyScratchBytes(args, threads);
+  } else {
+    bytes = LinearCrossEntropyGradScratchBytes(args, threads);
+  }
+  std::unique_ptr<void, decltype(&std::free)> block(
+      std::aligned_alloc(kCacheLineBytes, RoundUp(std::max<int64_t>(bytes, 1), kCacheLineBytes)),
+      &std::free);
+  std::memset(block.get(), 0xff, bytes);
+  Context context{&executor, block.get(), bytes};
+  if constexpr (kForward) {
+    return LinearCrossEntropy(args, context);
+  } else {
+    return LinearCrossEntropyGrad(args, context);
+  }
+}
+
+template <typename V>
+void ExpectNear(const std::vector<V>& got, const std::vector<V>& want, double bound,
+                const char* what) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(ToFloat(got[i]), ToFloat(want[i]), bound) << what << " element " << i;
+  }
+}
+
+// Both sides round in the same places, from sums that differ in the last bits of f32.
+//   Loss      a logit, at most 8 here, is off by (H + 1) eps; its exponential by as much, relative;
+//             so is the sum. z_loss times the square of the normaliser doubles it a few times.
+//   Gradient  each gradient of a logit may fall the other way: one unit of T of its value, which is
+//             at most 3 in sum over a row's columns and, over T rows, 3 a row for w_grad with |x|
+//             of at most 5. Results are rounded once more.
+template <typename T, typename W>
+void CheckAgainstReference(const Shape& shape, float z_loss) {
+  constexpr bool kBf16 = sizeof(T) == 2;
+  Problem<T, W> fast(shape, z_loss), exact(shape, z_loss);
+  ASSERT_TRUE(LinearCrossEntropyReference(exact.Forward()).ok());
+  const Status forward = Call(fast.Forward(), 2);
+  ASSERT_TRUE(forward.ok()) << forward.message();
+  const double logit = (shape.hidden + 9) * 0x1p-23 * 8;
+  ExpectNear(fast.loss, exact.loss, 4 * logit, "loss");
+  ExpectNear(fast.normaliser, exact.normaliser, 2 * logit, "normaliser");
+  fast.normaliser = exact.normaliser;
+  ASSERT_TRUE(LinearCrossEntropyGradReference(exact.Backward()).ok());
+  const Status backward = Call(fast.Backward(), 2);
+  ASSERT_TRUE(backward.ok()) << backward.message();
+  const double unit = kBf16 ? 1.0 / 256 : 0;
+  ExpectNear(fast.x_grad, exact.x_grad, 3 * (2 * unit + 8 * logit), "x_grad");
+  ExpectNear(fast.w_grad, exact.w_grad, std::sqrt(shape.tokens + 1.0) * 3 * (2 * unit + 8 * logit),
+             "w_grad");
+}
+
+constexpr Shape kShapes[] = {
+    {24, 64, 128},     // everything whole
+    {37, 66, 130},     // tails in every panel
+    {33, 16, 1003},    // an odd vocabulary
+    {5, 7, 3},         // half-filled words
+    {1, 33, 2500},     // one token, several slabs of exponentials
+    {300, 20, 4500},   // several slabs of both kinds
+    {2500, 18, 1100},  // more rows than a part
+    {0, 8, 10},        // no tokens
+    {4, 5, 1},         // one class
+};
+
+TEST(LinearCrossEntropyTest, MatchesReferenceOnEveryShape) {
+  for (const Shape& shape : kShapes) {
+    for (float z_loss : {0.0f, 1e-2f}) {
+      CheckAgainstReference<float, float>(shape, z_loss);
+      CheckAgainstReference<BF16, BF16>(shape, z_loss);
+      CheckAgainstReference<BF16, float>(shape, z_loss);
+    }
+  }
+}
+
+template <typename V>
+bool SameBits(const std::vector<V>& a, const std::vector<V>& b) {
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(V)) == 0;
+}
+
+TEST(LinearCrossEntropyTest, BitsDoNotDependOnTheNumberOfThreads) {
+  for (const Shape& shape : {Shape{2700, 30, 3001}, Shape{700, 66, 9000}}) {
+    Problem<BF16, float> one(shape, 1e-3f);
+    ASSERT_TRUE(Call(one.Forward(), 1).ok());
+    ASSERT_TRUE(Call(one.Backward(), 1).ok());
+    for (int threads : {2, 3, 7}) {
+      Problem<BF16, float> many(shape, 1e-3f);
+      ASSERT_TRUE(Call(many.Forward(), threads).ok());
+      ASSERT_TRUE(Call(many.Backward(), threads).ok());
+      EXPECT_TRUE(SameBits(one.loss, many.loss)) << threads;
+      EXPECT_TRUE(SameBits(one.normaliser, many.normaliser)) << threads;
+      EXPECT_TRUE(SameBits(one.x_grad, many.x_grad)) << threads;
+      EXPECT_TRUE(SameBits(one.w_grad, many.w_grad)) << threads;
+    }
+  }
+}
+
+template <typename V>
+bool AllZero(const std::vector<V>& values) {
+  return std::all_of(values.begin(), values.end(), [](V v) { return ToFloat(v) == 0; });
+}
+
+TEST(LinearCrossEntropyTest, D8IgnoredTokensGiveExactZerosEvenWhenNotFinite) {
+  Problem<BF16, float> p({33, 16, 1003}, 1e-4f);
+  std::fill(p.labels.begin(), p.labels.end(), -1);
+  for (int row : {3, 7, 32}) p.x[row * 16] = ToBF16(std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(Call(p.Forward(), 2).ok());
+  ASSERT_TRUE(Call(p.Backward(), 2).ok());
+  EXPECT_TRUE(AllZero(p.loss) && AllZero(p.normaliser) && AllZero(p.x_grad) && AllZero(p.w_grad));
+}
+
+TEST(LinearCrossEntropyTest, D8NaNUnderAnIgnoredLabelReachesNothing) {
+  Problem<float, float> clean({33, 16, 1003}), dirty({33, 16, 1003});
+  for (auto* p : {&clean, &dirty}) p->labels[5] = -1;
+  for (int h = 0; h < 16; ++h) dirty.x[5 * 16 + h] = std::numeric_limits<float>::quiet_NaN();
+  dirty.loss_grad[5] = std::numeric_limits<float>::infinity();
+  for (auto* p : {&clean, &dirty}) {
+    ASSERT_TRUE(Call(p->Forward(), 2).ok());
+    ASSERT_TRUE(Call(p->Backward(), 2).ok());
+  }
+  EXPECT_TRUE(SameBits(clean.loss, dirty.loss));
+  EXPECT_TRUE(SameBits(clean.x_grad, dirty.x_grad));
+  EXPECT_TRUE(SameBits(clean.w_grad, dirty.w_grad));
+}
+
+TEST(LinearCrossEntropyTest, NaNOfALabelledTokenIsItsOwn) {
+  Problem<float, float> p({8, 16, 100});
+  std::fill(p.labels.begin(), p.labels.end(), 4);
+  p.x[2 * 16] = std::numeric_limits<float>::quiet_NaN();
+  ASSERT_TRUE(Call(p.Forward(), 2).ok());
+  for (int t = 0; t < 8; ++t) EXPECT_EQ(std::isnan(p.loss[t]), t == 2) << t;
+}
+
+TEST(LinearCrossEntropyTest, AnotherIgnoreIndex) {
+  Problem<float, float> p({12, 4, 30});
+  std::fill(p.labels.begin(), p.labels.end(), 3);
+  p.labels[1] = p.labels[2] = 0;
+  LinearCrossEntropyArgs args = p.Forward();
+  args.ignore_index = 0;
+  ASSERT_TRUE(Call(args, 2).ok());
+  for (int t = 0; t < 12; ++t) EXPECT_EQ(p.loss[t] == 0, t == 1 || t == 2) << t;
+}
+
+TEST(LinearCrossEntropyTest, D8ErrorsNameArgumentAndRuleAndTouchNothing) {
+  Problem<float, float> p({6, 8, 40});
+  std::fill(p.labels.begin(), p.labels.end(), 1);
+  const auto expect = [&](const LinearCrossEntropyArgs& args, StatusCode code, const char* text) {
+    const Status status = Call(args, 1);
+    EXPECT_EQ(status.code(), code);
+    EXPECT_NE(status.message().find(text), std::string::npos) << status.message();
+  };
+  p.labels[4] = 40;
+  expect(p.Forward(), StatusCode::kOutOfRange,
+         "linear_cross_entropy: labels[4]=40; must be in [0, 40) or ignore_index=-1");
+  EXPECT_EQ(Call(p.Backward(), 1).code(), StatusCode::kOutOfRange);
+  p.labels[4] = -2;
+  expect(p.Forward(), StatusCode::kOutOfRange, "labels[4]=-2");
+  p.labels[4] = 0;
+  LinearCrossEntropyArgs args = p.Forward();
+  args.w = args.x;
+  expect(args, StatusCode::kInvalidArgument, "x is f32[6,8] and w f32[6,8]");
+  args = p.Forward();
+  args.loss = TensorView(p.loss.data(), {5});
+  expect(args, StatusCode::kInvalidArgument, "loss is f32[5]; must be f32[6]");
+  for (float value : p.loss) EXPECT_EQ(value, 99);
+  for (float value : p.x_grad) EXPECT_EQ(value, 99);
 }
 
 }  // namespace

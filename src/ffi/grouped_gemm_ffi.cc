@@ -48,9 +48,9 @@ auto Signature() {
 }  // namespace
 }  // namespace anabranch::ffi
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(anabranch_grouped_gemm, anabranch::ffi::GroupedGemmHandler,
-                              anabranch::ffi::Signature());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(anabranch_grouped_gemm_dgrad, anabranch::ffi::GroupedGemmDgradHandler,
-                              anabranch::ffi::Signature());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(anabranch_grouped_gemm_wgrad, anabranch::ffi::GroupedGemmWgradHandler,
-                              anabranch::ffi::Signature());
+ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm, anabranch::ffi::GroupedGemmHandler,
+                      anabranch::ffi::Signature());
+ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_dgrad, anabranch::ffi::GroupedGemmDgradHandler,
+                      anabranch::ffi::Signature());
+ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_wgrad, anabranch::ffi::GroupedGemmWgradHandler,
+                      anabranch::ffi::Signature());

@@ -2,7 +2,7 @@
 """The command `anabranch`: parses arguments, runs one command, turns errors into one line and an exit code.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 after Ctrl-C. A command is a module of `anabranch.commands` with
-`HELP` (one line), `add_arguments(parser)` and `run(args) -> int`; it imports what is heavy inside `run`.
+`HELP` (one line), `add_arguments(parser)` and `run(args) -> int`; it imports what is heavy inside `run`. ANABRANCH_TRACEBACK=1 shows a failure's traceback.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from anabranch.errors import RunError, UsageError
-from anabranch.train.machine import package_version, respect_cpu_quota
+from anabranch.train.machine import keep_freed_memory, package_version, respect_cpu_quota
 
 COMMANDS = ("doctor", "recipes", "data", "train", "eval", "generate", "report", "bench")
 
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = parse(sys.argv[1:] if arguments is None else arguments)
         respect_cpu_quota()
+        keep_freed_memory()
         code = args.command.run(args)
         sys.stdout.flush()
         return code

@@ -2,11 +2,11 @@
 #include "ops/router/router.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "ops/router/scores.h"
+#include "ops/router/select.h"
 
 namespace anabranch {
 namespace {
@@ -64,18 +64,21 @@ Status CheckView(const char* op, const char* name, const ConstTensorView& view, 
 
 // One worker's scratch; each array has E entries.
 struct Scratch {
-  float* x;       // logits
-  float* ranked;  // what experts are chosen by; in the gradient d_scores, then d_logits
-  float* scores;  // recomputed, in the gradient
-  int32_t* keys;  // ranked, as integers of the same order
+  float* x;         // logits
+  float* scores;    // recomputed, in the gradient
+  float* gradient;  // d_scores, then d_logits
+  int32_t* keys;    // what experts are ranked by, as integers of the same order
   int32_t* group_keys;
   int32_t* picks;
+  int32_t* candidates;
+  PreciseScore* chosen;  // scores of the chosen experts
 };
 
 Scratch TakeScratch(ScratchArena& arena, int64_t num_experts) {
   return {arena.Take<float>(num_experts),   arena.Take<float>(num_experts),
           arena.Take<float>(num_experts),   arena.Take<int32_t>(num_experts),
-          arena.Take<int32_t>(num_experts), arena.Take<int32_t>(num_experts)};
+          arena.Take<int32_t>(num_experts), arena.Take<int32_t>(num_experts),
+          arena.Take<int32_t>(num_experts), arena.Take<PreciseScore>(num_experts)};
 }
 
 // Calls run(token, scratch) for every token.
@@ -93,48 +96,25 @@ void ForTokens(int64_t num_tokens, int64_t num_experts, Context& context, const 
   });
 }
 
-void LoadLogits(const ConstTensorView& logits, int64_t token, float* x) {
+// A token's logits in f32: in place, or converted into the worker's scratch.
+const float* Logits(const ConstTensorView& logits, int64_t token, float* converted) {
   const int64_t num_experts = logits.size(1);
-  if (logits.dtype() == DType::kF32) {
-    std::copy_n(logits.as<float>() + token * num_experts, num_experts, x);
-    return;
-  }
+  if (logits.dtype() == DType::kF32) return logits.as<float>() + token * num_experts;
   const BF16* row = logits.as<BF16>() + token * num_experts;
-  for (int64_t e = 0; e < num_experts; ++e) x[e] = ToFloat(row[e]);
-}
-
-// An integer that orders as the value does: NaN above all, -0 equal to +0.
-int32_t OrderKey(float value) {
-  const int32_t bits = std::bit_cast<int32_t>(value + 0.0f);
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  return is_nan ? std::numeric_limits<int32_t>::max() : bits ^ ((bits >> 31) & 0x7fffffff);
-}
-
-// Indices of the count largest keys, largest first, ties to the lowest index.
-void SelectLargest(const int32_t* keys, int64_t num_keys, int64_t count, int32_t* picks) {
-  int64_t filled = 0;
-  for (int64_t i = 0; i < num_keys; ++i) {
-    const int32_t key = keys[i];
-    if (filled == count && key <= keys[picks[count - 1]]) continue;
-    int64_t at = filled < count ? filled++ : count - 1;
-    for (; at > 0 && keys[picks[at - 1]] < key; --at) picks[at] = picks[at - 1];
-    picks[at] = static_cast<int32_t>(i);
-  }
+  for (int64_t e = 0; e < num_experts; ++e) converted[e] = ToFloat(row[e]);
+  return converted;
 }
 
 // Sets the keys of all but the best groups to that of -infinity.
 void MaskGroups(const RouterOptions& options, int64_t num_experts, const Scratch& scratch) {
   const int64_t size = num_experts / options.num_groups;
   for (int64_t group = 0; group < options.num_groups; ++group) {
-    const int64_t first = group * size;
-    SelectLargest(scratch.keys + first, size, options.group_score, scratch.picks);
-    float total = scratch.ranked[first + scratch.picks[0]];
-    for (int64_t i = 1; i < options.group_score; ++i) {
-      total += scratch.ranked[first + scratch.picks[i]];
-    }
+    const float total =
+        SumOfLargest(scratch.keys + group * size, size, options.group_score, scratch.picks);
     scratch.group_keys[group] = OrderKey(total);
   }
-  SelectLargest(scratch.group_keys, options.num_groups, options.group_topk, scratch.picks);
+  SelectLargest(scratch.group_keys, options.num_groups, options.group_topk, scratch.candidates,
+                scratch.picks);
   std::sort(scratch.picks, scratch.picks + options.group_topk);
   const int32_t masked = OrderKey(-std::numeric_limits<float>::infinity());
   const int32_t* next_kept = scratch.picks;
@@ -148,31 +128,32 @@ void MaskGroups(const RouterOptions& options, int64_t num_experts, const Scratch
   }
 }
 
-// Divided by their sum, the values are the normalised weights. inverse_sum is 0 where nothing can
-// be normalised (all values 0), which makes weights and gradients 0.
-struct Chosen {
-  ScoreFunction function;
-  const float* x;
-  const int32_t* ids;
-  double shift = 0;  // the largest chosen logit, for softmax
+// Weights before scaling: scores of the chosen experts over their sum, in f64. inverse_sum is 0
+// where nothing can be normalised (all scores 0), which makes weights and gradients 0.
+struct NormalizedWeights {
+  const PreciseScore* scores;
   double inverse_sum = 0;
 
-  Chosen(ScoreFunction function, const float* x, const int32_t* ids, int64_t topk)
-      : function(function), x(x), ids(ids) {
-    if (IsSoftmax(function)) {
-      shift = x[ids[0]];
-      for (int64_t j = 1; j < topk; ++j) shift = std::fmax(shift, x[ids[j]]);
-      if (shift == -std::numeric_limits<double>::infinity()) return;
-    }
-    double sum = 0;
-    for (int64_t j = 0; j < topk; ++j) sum += Score(j).value;
-    inverse_sum = sum == 0 ? 0 : 1 / sum;
-  }
-  PreciseScore Score(int64_t j) const { return ComputePreciseScore(function, x[ids[j]], shift); }
-  double Weight(const PreciseScore& score) const {
-    return inverse_sum == 0 ? 0 : score.value * inverse_sum;
+  double operator[](int64_t j) const {
+    return inverse_sum == 0 ? 0 : scores[j].value * inverse_sum;
   }
 };
+
+NormalizedWeights Normalize(const RouterOptions& options, const float* x, const int32_t* ids,
+                            const Scratch& scratch) {
+  double shift = 0;
+  if (IsSoftmax(options.score_function)) {
+    shift = x[ids[0]];
+    for (int64_t j = 1; j < options.topk; ++j) shift = std::fmax(shift, x[ids[j]]);
+    if (shift == -std::numeric_limits<double>::infinity()) return {scratch.chosen};
+  }
+  double sum = 0;
+  for (int64_t j = 0; j < options.topk; ++j) {
+    scratch.chosen[j] = ComputePreciseScore(options.score_function, x[ids[j]], shift);
+    sum += scratch.chosen[j].value;
+  }
+  return {scratch.chosen, sum == 0 ? 0 : 1 / sum};
+}
 
 bool IsNormalized(const RouterOptions& options) {
   return options.normalize || options.score_function == ScoreFunction::kSoftmaxTopk;
@@ -184,18 +165,19 @@ void RouteToken(const RouterArgs& args, int64_t token, const Scratch& scratch) {
   float* scores = args.scores.as<float>() + token * num_experts;
   int32_t* ids = args.experts.as<int32_t>() + token * options.topk;
   float* weights = args.weights.as<float>() + token * options.topk;
-  LoadLogits(args.logits, token, scratch.x);
-  ComputeScores(options.score_function, scratch.x, num_experts, scores);
+  const float* x = Logits(args.logits, token, scratch.x);
+  ComputeScores(options.score_function, x, num_experts, scores);
 
   const bool by_logit = options.score_function == ScoreFunction::kSoftmaxTopk;
-  std::copy_n(by_logit ? scratch.x : scores, num_experts, scratch.ranked);
+  const float* ranked = by_logit ? x : scores;
   if (args.expert_bias.has_value()) {
     const float* bias = args.expert_bias.as<float>();
-    for (int64_t e = 0; e < num_experts; ++e) scratch.ranked[e] += bias[e];
+    for (int64_t e = 0; e < num_experts; ++e) scratch.keys[e] = OrderKey(ranked[e] + bias[e]);
+  } else {
+    for (int64_t e = 0; e < num_experts; ++e) scratch.keys[e] = OrderKey(ranked[e]);
   }
-  for (int64_t e = 0; e < num_experts; ++e) scratch.keys[e] = OrderKey(scratch.ranked[e]);
   if (options.group_topk < options.num_groups) MaskGroups(options, num_experts, scratch);
-  SelectLargest(scratch.keys, num_experts, options.topk, ids);
+  SelectLargest(scratch.keys, num_experts, options.topk, scratch.candidates, ids);
 
   if (!IsNormalized(options)) {
     for (int64_t j = 0; j < options.topk; ++j) {
@@ -203,27 +185,27 @@ void RouteToken(const RouterArgs& args, int64_t token, const Scratch& scratch) {
     }
     return;
   }
-  const Chosen chosen(options.score_function, scratch.x, ids, options.topk);
+  const NormalizedWeights normalized = Normalize(options, x, ids, scratch);
   for (int64_t j = 0; j < options.topk; ++j) {
-    const double weight = chosen.Weight(chosen.Score(j)) * options.scaling_factor;
+    const double weight = normalized[j] * options.scaling_factor;
     // The NaN of a logit that was not chosen still marks the scores of a softmax, and so the
     // weights.
     weights[j] = std::isnan(scores[ids[j]]) ? scores[ids[j]] : static_cast<float>(weight);
   }
 }
 
-// Adds the gradient through normalised weights w = scaling * v / sum(v):
-// d_logit = w_j (d_j - sum_i w_i d_i) dlog(v_j), with w before scaling.
-void AddNormalizedGrad(const RouterOptions& options, const Chosen& chosen, const float* d_weights,
-                       float* d_logits) {
+// Adds the gradient through normalised weights w = v / sum(v), all times scaling:
+// d_logit_j = w_j (d_j - sum_i w_i d_i) dlog(v_j).
+void AddNormalizedGrad(const RouterOptions& options, const float* x, const int32_t* ids,
+                       const float* d_weights, const Scratch& scratch) {
+  const NormalizedWeights normalized = Normalize(options, x, ids, scratch);
   double mean = 0;
+  for (int64_t j = 0; j < options.topk; ++j) mean += normalized[j] * d_weights[j];
   for (int64_t j = 0; j < options.topk; ++j) {
-    mean += chosen.Weight(chosen.Score(j)) * d_weights[j];
-  }
-  for (int64_t j = 0; j < options.topk; ++j) {
-    const PreciseScore score = chosen.Score(j);
-    const double slope = chosen.Weight(score) * score.log_slope * options.scaling_factor;
-    d_logits[chosen.ids[j]] += static_cast<float>(slope * (d_weights[j] - mean));
+    const double weight = normalized[j];
+    if (weight == 0) continue;
+    const double slope = weight * normalized.scores[j].log_slope * options.scaling_factor;
+    scratch.gradient[ids[j]] += static_cast<float>(slope * (d_weights[j] - mean));
   }
 }
 
@@ -232,21 +214,17 @@ void GradToken(const RouterGradArgs& args, int64_t token, const Scratch& scratch
   const int64_t num_experts = args.logits.size(1);
   const int32_t* ids = args.experts.as<int32_t>() + token * options.topk;
   const float* d_weights = args.d_weights.as<float>() + token * options.topk;
-  float* gradient = scratch.ranked;
-  LoadLogits(args.logits, token, scratch.x);
-  ComputeScores(options.score_function, scratch.x, num_experts, scratch.scores);
+  float* gradient = scratch.gradient;
+  const float* x = Logits(args.logits, token, scratch.x);
+  ComputeScores(options.score_function, x, num_experts, scratch.scores);
   std::copy_n(args.d_scores.as<float>() + token * num_experts, num_experts, gradient);
   if (!IsNormalized(options)) {
     for (int64_t j = 0; j < options.topk; ++j) {
       gradient[ids[j]] += d_weights[j] * options.scaling_factor;
     }
   }
-  ComputeScoresGrad(options.score_function, scratch.x, scratch.scores, gradient, num_experts,
-                    gradient);
-  if (IsNormalized(options)) {
-    const Chosen chosen(options.score_function, scratch.x, ids, options.topk);
-    AddNormalizedGrad(options, chosen, d_weights, gradient);
-  }
+  ComputeScoresGrad(options.score_function, x, scratch.scores, gradient, num_experts, gradient);
+  if (IsNormalized(options)) AddNormalizedGrad(options, x, ids, d_weights, scratch);
   if (args.d_logits.dtype() == DType::kF32) {
     std::copy_n(gradient, num_experts, args.d_logits.as<float>() + token * num_experts);
     return;

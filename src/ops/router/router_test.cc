@@ -202,9 +202,10 @@ void ExpectLikeReference(const Problem& problem) {
 TEST(RouterTest, EqualsTheOracle) {
   const struct {
     int64_t tokens, num_experts, topk, num_groups, group_topk, group_score;
-  } shapes[] = {{1, 1, 1, 1, 1, 2},    {5, 7, 3, 1, 1, 2},    {130, 64, 8, 8, 3, 2},
-                {67, 256, 8, 8, 4, 2}, {33, 12, 4, 4, 2, 1},  {33, 24, 6, 4, 3, 3},
-                {19, 9, 9, 1, 1, 2},   {40, 16, 16, 4, 4, 2}, {700, 160, 6, 8, 3, 1}};
+  } shapes[] = {{1, 1, 1, 1, 1, 2},     {5, 7, 3, 1, 1, 2},    {130, 64, 8, 8, 3, 2},
+                {67, 256, 8, 8, 4, 2},  {33, 12, 4, 4, 2, 1},  {33, 24, 6, 4, 3, 3},
+                {19, 9, 9, 1, 1, 2},    {40, 16, 16, 4, 4, 2}, {700, 160, 6, 8, 3, 1},
+                {40, 100, 16, 1, 1, 2}, {20, 300, 20, 1, 1, 2}};
   uint32_t seed = 0;
   for (const auto& shape : shapes) {
     for (ScoreFunction function : kFunctions) {
@@ -264,6 +265,15 @@ TEST(RouterTest, TiesGoToTheLowestIndex) {
     ASSERT_TRUE(RunProblem(1, &problem).ok());
     EXPECT_EQ(problem.experts, Ids({0, 1, 2, 1, 3, 5}));
   }
+}
+
+// More experts than the selection's lanes, all logits equal but a few.
+TEST(RouterTest, TiesAmongManyExperts) {
+  Problem problem(1, 131, {.score_function = ScoreFunction::kSigmoid, .topk = 6});
+  problem.logits[130] = 1;
+  problem.logits[77] = 1;
+  ASSERT_TRUE(RunProblem(1, &problem).ok());
+  EXPECT_EQ(problem.experts, Ids({77, 130, 0, 1, 2, 3}));
 }
 
 TEST(RouterTest, NanStaysInItsToken) {

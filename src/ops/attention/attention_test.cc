@@ -107,6 +107,29 @@ struct Problem {
   std::vector<int32_t> ids;
 };
 
+// Runs an operation with exactly the scratch it asks for, filled with NaN bit patterns.
+template <typename Args>
+Status Call(const Args& args, int threads) {
+  constexpr bool kForward = std::is_same_v<Args, AttentionArgs>;
+  ThreadExecutor executor(threads);
+  int64_t bytes = 0;
+  if constexpr (kForward) {
+    bytes = AttentionScratchBytes(args, threads);
+  } else {
+    bytes = AttentionGradScratchBytes(args, threads);
+  }
+  std::unique_ptr<void, decltype(&std::free)> block(
+      std::aligned_alloc(kCacheLineBytes, RoundUp(std::max<int64_t>(bytes, 1), kCacheLineBytes)),
+      &std::free);
+  std::memset(block.get(), 0xff, bytes);
+  Context context{&executor, block.get(), bytes};
+  if constexpr (kForward) {
+    return Attention(args, context);
+  } else {
+    return AttentionGrad(args, context);
+  }
+}
+
 // ---- the oracle itself ------------------------------------------------------------------------
 
 TEST(AttentionReferenceTest, EqualScoresGiveTheMeanOfWhatIsSeen) {
@@ -150,6 +173,76 @@ TEST(AttentionReferenceTest, GradientIsTheSlopeOfTheOutput) {
   check(p.query, p.query_grad);
   check(p.key, p.key_grad);
   check(p.value, p.value_grad);
+}
+
+// ---- the operation ----------------------------------------------------------------------------
+
+template <typename T>
+void ExpectNear(const std::vector<T>& got, const std::vector<T>& want, double bound,
+                const std::string& what) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const float x = ToFloat(got[i]), y = ToFloat(want[i]);
+    if (x == y) continue;  // infinities
+    ASSERT_NEAR(x, y, bound) << what << " element " << i;
+  }
+}
+
+template <typename T>
+double Largest(const std::vector<T>& values) {
+  double largest = 0;
+  for (const T& value : values) largest = std::max<double>(largest, std::abs(ToFloat(value)));
+  return largest;
+}
+
+// Errors of f32 scores in units of 1: (size + 2) roundings of a sum of products below |q| |k|.
+template <typename T>
+double ScoreError(const Problem<T>& p) {
+  const double size = static_cast<double>(p.shape.size);
+  return p.scale * size * Largest(p.query) * Largest(p.key) * (size + 3) * 0x1p-24;
+}
+
+template <typename T>
+void CheckForward(const Shape& shape, Segments segments, bool causal) {
+  const double unit = sizeof(T) == 2 ? 1.0 / 256 : 0x1p-23;
+  Problem<T> fast(shape, segments), exact(shape, segments);
+  fast.causal = exact.causal = causal;
+  ASSERT_TRUE(AttentionReference(exact.Forward()).ok());
+  const Status status = Call(fast.Forward(), 2);
+  ASSERT_TRUE(status.ok()) << status.message();
+  // A share is off by the error of its score, relatively, and by its rounding; shares add up to 1.
+  // Sums of S terms in f32, and the result's own rounding.
+  const double share = 2 * ScoreError(fast) + unit + (shape.length + 8) * 0x1p-23;
+  ExpectNear(fast.output, exact.output, Largest(fast.value) * (share + unit), "output");
+  const double largest = std::log(1.0 + shape.length) +
+                         fast.scale * shape.size * Largest(fast.query) * Largest(fast.key);
+  ExpectNear(fast.log_sum_exp, exact.log_sum_exp,
+             ScoreError(fast) + (shape.length + 8) * 0x1p-23 + largest * 0x1p-23, "log_sum_exp");
+}
+
+constexpr Shape kShapes[] = {
+    {2, 130, 4, 2, 24, 16},   // grouped heads, tails everywhere
+    {1, 1, 1, 1, 1, 1},       // nothing but one
+    {1, 97, 3, 3, 7, 5},      // odd sizes: half-filled words
+    {1, 200, 2, 1, 96, 64},   // multi-head latent attention
+    {1, 65, 2, 2, 130, 129},  // sizes past a panel
+    {0, 16, 2, 1, 8, 8},      // no sequences
+    {2, 0, 2, 1, 8, 8},       // no positions
+};
+constexpr Segments kSegments[] = {Segments::kAbsent, Segments::kPacked, Segments::kScattered,
+                                  Segments::kAllPadding};
+
+TEST(AttentionTest, MatchesReferenceOnEveryShapeAndMask) {
+  for (const Shape& shape : kShapes) {
+    for (Segments segments : kSegments) {
+      for (bool causal : {true, false}) {
+        SCOPED_TRACE(testing::Message()
+                     << shape.length << " positions of size " << shape.size << ", segments "
+                     << static_cast<int>(segments) << (causal ? ", causal" : ""));
+        CheckForward<float>(shape, segments, causal);
+        CheckForward<BF16>(shape, segments, causal);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -43,6 +43,11 @@ def test_round_trip_keeps_every_bit(tmp_path):
         np.testing.assert_array_equal(old, new)
 
 
+def test_files_are_as_readable_as_others(tmp_path):
+    modes = {file.stat().st_mode & 0o777 for file in save(tmp_path, 1).iterdir()}
+    assert len(modes) == 1
+
+
 def test_equal_state_gives_equal_files(tmp_path):
     first, second = save(tmp_path / "a", 3), save(tmp_path / "b", 3)
     for file in first.iterdir():

@@ -115,6 +115,7 @@ def save(
             _require_finite(tensors)
             name = f"{stem}.safetensors"
             safetensors.numpy.save_file(tensors, temporary / name, metadata={"format": "anabranch"})
+            _grant_usual_permissions(temporary / name)
             files[name] = _flush_and_digest(temporary / name)
         manifest = {"format": FORMAT, "step": step, "files": files, "scalars": dict(scalars)}
         with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
@@ -197,6 +198,13 @@ def _require_finite(tensors: Mapping[str, np.ndarray]) -> None:
     for name, array in tensors.items():
         if array.dtype.kind not in "biu" and not np.isfinite(array).all():
             raise CheckpointError(f"tensor {name} holds a non-finite value; nothing was written")
+
+
+def _grant_usual_permissions(path: Path) -> None:
+    """Safetensors makes files that only their owner may read; others get what the umask leaves them."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def _flush_and_digest(path: Path) -> dict[str, Any]:

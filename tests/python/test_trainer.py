@@ -390,6 +390,15 @@ def test_resuming_a_finished_run_changes_nothing(text, tmp_path, whole):
     assert (tmp_path / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
+def test_resume_before_the_first_checkpoint_starts_again(text, tmp_path, whole, capsys):
+    recipe = tiny(text)
+    run_folder.write_recipe(tmp_path, recipe)
+    (tmp_path / metrics.FILE).write_text('{"event": "started"}\n{"step": 1, "loss": 9.0}\n{"st')
+    trainer.run(recipe, tmp_path, resume=True)
+    assert "no checkpoint yet" in capsys.readouterr().out
+    assert_same_run(tmp_path, whole)
+
+
 def test_resume_with_another_model_is_a_usage_error(text, tmp_path, whole):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     with pytest.raises(UsageError, match="does not fit the recipe"):

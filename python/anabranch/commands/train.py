@@ -46,11 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     _check_arguments(args)
+    print("starting JAX ...", flush=True)
     recipe, folder = _resumed(args) if args.resume else _fresh(args)
     if folder is not None and not args.resume:
         _check_writable(folder)
     steps = recipe.train.steps if args.steps is None else args.steps
-    print(f"anabranch: recipe {recipe.name}, {steps} steps, run folder {folder}", flush=True)
+    print(f"recipe {recipe.name}, {steps} steps, run folder {folder}", flush=True)
+    if steps > recipe.train.steps:
+        print(
+            f"from step train.steps={recipe.train.steps} on the learning rate stays at its minimum"
+        )
 
     from anabranch.train import trainer
 

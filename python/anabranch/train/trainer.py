@@ -98,6 +98,9 @@ class Trainer:
             return init_state(jax.random.key(seed), self.recipe)
 
         found = checkpoint.newest_good(self.checkpoints, warn) if self.resume else None
+        if self.resume:
+            at = "no checkpoint yet, starting at" if found is None else "resuming at"
+            self.progress.note(f"{at} step {found.step if found else 0}")
         if found is None:
             return jax.jit(build)(self.recipe.train.seed), Position()
         template = jax.eval_shape(build, self.recipe.train.seed)
@@ -204,6 +207,7 @@ class Trainer:
         position.non_finite_in_a_row += 1
         culprit = first_non_finite(self.state, measured)
         log.write({"event": "skipped", "step": position.step, "first_non_finite": culprit})
+        self.progress.note(f"step {position.step}: skipped, {culprit} is not finite")
         if position.non_finite_in_a_row < NON_FINITE_LIMIT:
             return ""
         steps = checkpoint.steps(self.checkpoints)
@@ -220,7 +224,10 @@ class Trainer:
         last = step == self.total_steps
         if last or (train.eval_every > 0 and step % train.eval_every == 0):
             self.progress.phase("evaluating on held-out text")
-            log.write({"event": "eval", "step": step, **self.held_out.evaluate(self.state.params)})
+            result = self.held_out.evaluate(self.state.params)
+            log.write({"event": "eval", "step": step, **result})
+            bits = result["held_out_bits_per_byte"]
+            self.progress.note(f"step {step}: {bits:.3f} bits/byte on held-out text")
         if last or (train.checkpoint_every > 0 and step % train.checkpoint_every == 0):
             self._save(log)
 

@@ -2,7 +2,8 @@
 """The command `anabranch`: parses arguments, runs one command, turns errors into one line and an exit code.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 after Ctrl-C. A command is a module of `anabranch.commands` with
-`HELP` (one line), `add_arguments(parser)` and `run(args) -> int`; it imports what is heavy inside `run`. ANABRANCH_TRACEBACK=1 shows a failure's traceback.
+`HELP` (one line), `add_arguments(parser)` and `run(args) -> int`; it imports what is heavy inside `run`.
+ANABRANCH_TRACEBACK=1 shows a failure's traceback.
 """
 
 import argparse

@@ -219,6 +219,39 @@ void CheckForward(const Shape& shape, Segments segments, bool causal) {
              ScoreError(fast) + (shape.length + 8) * 0x1p-23 + largest * 0x1p-23, "log_sum_exp");
 }
 
+// The largest sum of the shares that any key gets: d(sum of outputs) / d(value).
+template <typename T>
+double MostSeen(Problem<T> p) {
+  std::fill(p.output_grad.begin(), p.output_grad.end(), FromFloat<T>(1));
+  EXPECT_TRUE(AttentionGradReference(p.Backward()).ok());
+  return Largest(p.value_grad);
+}
+
+// The gradient of a score is share * (share_grad - mean), where both of the latter are below `most`
+// and rounded values went into them; shares are off as in the forward pass. A query's shares add up
+// to 1, a key's to MostSeen. f32 sums: of D, Dv and S terms.
+template <typename T>
+void CheckBackward(const Shape& shape, Segments segments, bool causal, int threads) {
+  const double unit = sizeof(T) == 2 ? 1.0 / 256 : 0x1p-23;
+  Problem<T> fast(shape, segments), exact(shape, segments);
+  fast.causal = exact.causal = causal;
+  ASSERT_TRUE(AttentionReference(exact.Forward()).ok());
+  ASSERT_TRUE(AttentionGradReference(exact.Backward()).ok());
+  ASSERT_TRUE(Call(fast.Forward(), threads).ok());
+  const Status status = Call(fast.Backward(), threads);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const double most =
+      std::sqrt(1.0 * shape.value_size) * Largest(fast.output_grad) * Largest(fast.value);
+  const double sums = (shape.length + shape.size + shape.value_size + 8) * 0x1p-23;
+  const double share = 2 * ScoreError(fast) + unit + sums;
+  const double grad = fast.scale * most * (2 * (share + unit) + unit + sums);
+  const double seen = MostSeen(exact);
+  ExpectNear(fast.query_grad, exact.query_grad, grad * Largest(fast.key), "query_grad");
+  ExpectNear(fast.key_grad, exact.key_grad, grad * Largest(fast.query) * seen, "key_grad");
+  ExpectNear(fast.value_grad, exact.value_grad, (share + unit) * Largest(fast.output_grad) * seen,
+             "value_grad");
+}
+
 constexpr Shape kShapes[] = {
     {2, 130, 4, 2, 24, 16},   // grouped heads, tails everywhere
     {1, 1, 1, 1, 1, 1},       // nothing but one
@@ -240,9 +273,109 @@ TEST(AttentionTest, MatchesReferenceOnEveryShapeAndMask) {
                      << static_cast<int>(segments) << (causal ? ", causal" : ""));
         CheckForward<float>(shape, segments, causal);
         CheckForward<BF16>(shape, segments, causal);
+        CheckBackward<float>(shape, segments, causal, 2);
+        CheckBackward<BF16>(shape, segments, causal, 2);
       }
     }
   }
+}
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+// One worker takes whole heads; with seven, heads are split into ranges of keys and of queries.
+TEST(AttentionTest, BitsDoNotDependOnTheNumberOfThreads) {
+  for (Segments segments : {Segments::kAbsent, Segments::kPacked, Segments::kScattered}) {
+    const Shape shape = {1, 501, 4, 2, 40, 24};
+    Problem<BF16> one(shape, segments);
+    ASSERT_TRUE(Call(one.Forward(), 1).ok());
+    ASSERT_TRUE(Call(one.Backward(), 1).ok());
+    for (int threads : {2, 3, 7}) {
+      Problem<BF16> many(shape, segments);
+      ASSERT_TRUE(Call(many.Forward(), threads).ok());
+      ASSERT_TRUE(Call(many.Backward(), threads).ok());
+      EXPECT_TRUE(SameBits(one.output, many.output)) << threads;
+      EXPECT_TRUE(SameBits(one.log_sum_exp, many.log_sum_exp)) << threads;
+      EXPECT_TRUE(SameBits(one.query_grad, many.query_grad)) << threads;
+      EXPECT_TRUE(SameBits(one.key_grad, many.key_grad)) << threads;
+      EXPECT_TRUE(SameBits(one.value_grad, many.value_grad)) << threads;
+    }
+  }
+}
+
+TEST(AttentionTest, LongSequencesMatchReference) {
+  CheckForward<BF16>({1, 2048, 1, 1, 8, 8}, Segments::kPacked, true);
+  CheckBackward<BF16>({1, 2048, 1, 1, 8, 8}, Segments::kPacked, true, 2);
+  CheckBackward<float>({1, 1100, 2, 1, 8, 8}, Segments::kAbsent, true, 7);
+}
+
+TEST(AttentionTest, PaddingGetsExactZeros) {
+  Problem<float> p({1, 300, 2, 1, 16, 8}, Segments::kPacked);
+  ASSERT_TRUE(Call(p.Forward(), 2).ok());
+  ASSERT_TRUE(Call(p.Backward(), 2).ok());
+  for (int64_t s = 0; s < 300; ++s) {
+    const bool padding = p.ids[s] == 0;
+    EXPECT_EQ(p.log_sum_exp[s] == -std::numeric_limits<float>::infinity(), padding);
+    for (int i = 0; padding && i < 2 * 8; ++i) ASSERT_EQ(p.output[s * 16 + i], 0);
+    for (int i = 0; padding && i < 2 * 16; ++i) ASSERT_EQ(p.query_grad[s * 32 + i], 0);
+    for (int i = 0; padding && i < 16; ++i) ASSERT_EQ(p.key_grad[s * 16 + i], 0);
+    for (int i = 0; padding && i < 8; ++i) ASSERT_EQ(p.value_grad[s * 8 + i], 0);
+  }
+}
+
+TEST(AttentionTest, NaNShowsWhereItIsSeen) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Problem<float> p({1, 100, 1, 1, 4, 4});
+  p.query[20 * 4] = nan;
+  p.key[50 * 4 + 1] = nan;
+  ASSERT_TRUE(Call(p.Forward(), 2).ok());
+  for (int64_t s = 0; s < 100; ++s) {
+    EXPECT_EQ(std::isnan(p.output[s * 4]), s == 20 || s >= 50) << s;
+    EXPECT_EQ(std::isnan(p.log_sum_exp[s]), s == 20 || s >= 50) << s;
+  }
+}
+
+TEST(AttentionTest, ScoresOfAnySizeStayFinite) {
+  Problem<float> p({1, 90, 1, 1, 4, 4});
+  for (float& x : p.query) x *= 1e18f;
+  for (float& x : p.key) x *= 1e18f;
+  for (float scale : {1.0f, -1.0f, 0.0f}) {
+    p.scale = scale;
+    ASSERT_TRUE(Call(p.Forward(), 1).ok());
+    ASSERT_TRUE(Call(p.Backward(), 1).ok());
+    for (float x : p.output) ASSERT_TRUE(std::isfinite(x)) << scale;
+    for (float x : p.value_grad) ASSERT_TRUE(std::isfinite(x)) << scale;
+  }
+}
+
+TEST(AttentionTest, ErrorsNameArgumentAndRuleAndTouchNothing) {
+  Problem<float> p({1, 6, 4, 2, 8, 4});
+  AttentionArgs args = p.Forward();
+  args.key = args.value;
+  Status status = Call(args, 1);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "attention: key is f32[1,6,2,4]; must be f32[1,6,2,8]");
+
+  args = p.Forward();
+  args.key = ConstTensorView(p.key.data(), {1, 6, 3, 8});
+  EXPECT_NE(Call(args, 1).message().find("multiple of key heads"), std::string::npos);
+
+  const int32_t ids[5] = {};
+  args = p.Forward();
+  args.segment_ids = ConstTensorView(ids, {1, 5});
+  EXPECT_EQ(Call(args, 1).message(), "attention: segment_ids is i32[1,5]; must be i32[1,6]");
+
+  AttentionGradArgs grad = p.Backward();
+  grad.log_sum_exp = ConstTensorView(p.log_sum_exp.data(), {1, 6, 4});
+  EXPECT_EQ(Call(grad, 1).message(), "attention: log_sum_exp is f32[1,6,4]; must be f32[1,4,6]");
+
+  SerialExecutor executor;
+  Context nothing{&executor, nullptr, 0};
+  EXPECT_NE(Attention(p.Forward(), nothing).message().find("scratch is 0 bytes"),
+            std::string::npos);
+  for (float x : p.output) EXPECT_EQ(x, 99);
 }
 
 }  // namespace

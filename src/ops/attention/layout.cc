@@ -92,7 +92,9 @@ Panel::Panel(const Sizes& sizes, bool is_causal, const int32_t* sequence_ids, in
 BlockView ViewBlock(const Sizes& sizes, const Panel& panel, int64_t first_key) {
   BlockView view;
   view.first = first_key;
-  view.keys = std::clamp<int64_t>(panel.end(sizes) - first_key, 0, kBlockKeys);
+  view.rows = std::min(kBlockKeys, sizes.length - first_key);
+  const int64_t end = panel.count == 0 ? 0 : panel.end(sizes);
+  view.keys = std::clamp<int64_t>(end - first_key, 0, view.rows);
   view.by_segment = false;
   if (panel.ids == nullptr || view.keys == 0) return view;
   const int32_t* ids = panel.ids + first_key;
@@ -111,7 +113,7 @@ tile::ScoreTile TileAt(const Panel& panel, const BlockView& block, float scale, 
                        float* scores) {
   tile::ScoreTile t;
   t.scores = scores + row * tile::kPanelColumns;
-  t.rows = static_cast<int>(std::min<int64_t>(tile::kTileRows, block.keys - row));
+  t.rows = static_cast<int>(std::min<int64_t>(tile::kTileRows, block.rows - row));
   t.columns = panel.columns;
   t.scale = scale;
   t.diagonal = panel.causal ? block.first + row - panel.first : tile::kNoDiagonal;

@@ -111,12 +111,14 @@ struct Panel {
 // How the queries of a panel see a block of keys.
 struct BlockView {
   int64_t first;    // first key
-  int64_t keys;     // that some query may see; 0: skip the block
+  int64_t rows;     // keys of the block
+  int64_t keys;     // of these, up to the last that some query may see; 0: skip the block
   bool by_segment;  // ids differ inside, so each score must be checked
 };
 BlockView ViewBlock(const Sizes& sizes, const Panel& panel, int64_t first_key);
 
-// Keys [row, row + rows) of the block by the queries of the panel.
+// The keys from row on (row < keys; a whole tile, as far as the block goes) by the queries of the
+// panel.
 tile::ScoreTile TileAt(const Panel& panel, const BlockView& block, float scale, int64_t row,
                        float* scores);
 

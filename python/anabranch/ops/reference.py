@@ -197,3 +197,19 @@ def moe_ffn(
     ids = jnp.arange(w_gate.shape[0])
     wide = tuple(w.astype(rows.dtype) for w in (w_gate, w_up, w_down))
     return jax.lax.scan(add_expert, jnp.zeros_like(rows), (ids, *wide))[0].astype(x.dtype)
+
+
+# --- loss ------------------------------------------------------------------------------------------
+
+
+def linear_cross_entropy(
+    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int = -1, z_loss: float = 0.0
+) -> jax.Array:
+    """Oracle of ``anabranch.linear_cross_entropy``: all logits at once."""
+    w = w.astype(jnp.bfloat16) if x.dtype == jnp.bfloat16 else w
+    valid = labels != ignore_index
+    # Ignored rows must not reach the product: 0 * NaN is NaN.
+    logits = jnp.where(valid[:, None], _wide(x), 0) @ _wide(w)
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    picked = jnp.take_along_axis(logits, jnp.where(valid, labels, 0)[:, None], axis=-1)[:, 0]
+    return jnp.where(valid, normaliser - picked + z_loss * normaliser**2, 0.0)

@@ -27,6 +27,8 @@ TARGETS = (
     "grouped_gemm_wgrad",
     "moe_ffn",
     "moe_ffn_grad",
+    "linear_cross_entropy",
+    "linear_cross_entropy_grad",
 )
 
 

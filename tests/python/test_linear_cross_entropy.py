@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
-from anabranch.ops import linear_cross_entropy as module
+from anabranch.ops import reference as oracle
 from anabranch.ops.linear_cross_entropy import linear_cross_entropy
 
 EPS = np.finfo(np.float32).eps
@@ -60,17 +63,26 @@ def test_losses_and_gradients_match_f64(tokens, hidden, vocabulary, z_loss) -> N
         np.testing.assert_allclose(got, want, rtol=0, atol=logit_error * terms)
 
 
-def test_blocks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, labels, cotangent = problem(40, 8, 1000)
+def test_engine_agrees_with_the_oracle() -> None:
+    x, w, labels, cotangent = problem(70, 32, 1500)
     results = []
-    for elements, narrowest in ((1, 64), (1, 999), (1 << 20, 256)):
-        monkeypatch.setattr(module, "_BLOCK_ELEMENTS", elements)
-        monkeypatch.setattr(module, "_NARROWEST_BLOCK", narrowest)
-        losses, transpose = jax.vjp(lambda x, w: linear_cross_entropy(x, w, labels), x, w)
+    for function in (linear_cross_entropy, oracle.linear_cross_entropy):
+        run = functools.partial(function, labels=labels, z_loss=1e-3)
+        losses, transpose = jax.vjp(lambda x, w, run=run: run(x, w), x, w)
         results.append((losses, *transpose(cotangent)))
-    for other in results[1:]:
-        for got, want in zip(other, results[0], strict=True):
-            np.testing.assert_allclose(got, want, rtol=0, atol=64 * EPS * 8)
+    # As above; both sides are off.
+    for got, want, terms in zip(*results, (4, 4, 4 * 70**0.5), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2 * (32 + 8) * EPS * 8 * terms)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 129_280])
+def test_one_token_of_any_vocabulary(vocabulary) -> None:
+    x, w, _, cotangent = problem(1, 5, vocabulary)
+    labels = np.array([vocabulary - 1], np.int32)
+    losses, transpose = jax.vjp(lambda x, w: linear_cross_entropy(x, w, labels), x, w)
+    wanted = reference(x, w, labels, 0.0, cotangent.astype(np.float64))
+    for got, want in zip((losses, *transpose(cotangent)), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=(5 + 8) * EPS * 8 * 4)
 
 
 def test_logits_are_never_whole() -> None:
@@ -90,6 +102,64 @@ def test_bf16_inputs_give_f32_losses_and_gradients_in_their_own_types() -> None:
     wanted, _, _ = reference(narrow.astype(np.float32), w, labels, 0.0, np.ones(20))
     # The weights are rounded to 8 bits: each of 8 terms, of size about 1, is off by 2**-9.
     np.testing.assert_allclose(losses, wanted, rtol=0, atol=2 * 8 * 2**-9)
+
+
+@pytest.mark.parametrize("weight_dtype", [jnp.bfloat16, jnp.float32])
+def test_bf16_products_match_f64_of_the_rounded_operands(weight_dtype) -> None:
+    tokens, hidden = 61, 47
+    x, w, labels, cotangent = problem(tokens, hidden, 777)
+    x, w = jnp.asarray(x, jnp.bfloat16), jnp.asarray(w, weight_dtype)
+    losses, transpose = jax.vjp(lambda x, w: linear_cross_entropy(x, w, labels, z_loss=0.01), x, w)
+    rounded = (np.asarray(part.astype(jnp.bfloat16), np.float32) for part in (x, w))
+    wanted = reference(*rounded, labels, 0.01, cotangent.astype(np.float64))
+    error = (hidden + 8) * EPS * 8
+    np.testing.assert_allclose(losses, wanted[0], rtol=0, atol=4 * error)
+    # Gradients of logits are rounded to 8 bits before they are multiplied: of a row they add up to
+    # less than 2 * |cotangent| * 1.2 < 8 in size, w is at most 1 and x at most 5; then the result is.
+    for got, want, terms in zip(
+        transpose(cotangent), wanted[1:], (1, 5 * tokens**0.5), strict=True
+    ):
+        bound = 8 * terms * (2**-9 + error) + np.abs(want).max() * 2**-9
+        np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0, atol=bound)
+
+
+def test_f16_is_computed_in_f32() -> None:
+    x, w, labels, _ = problem(9, 8, 70)
+    x, w = jnp.asarray(x, jnp.float16), jnp.asarray(w, jnp.bfloat16)
+    losses, transpose = jax.vjp(lambda x, w: linear_cross_entropy(x, w, labels), x, w)
+    wide = linear_cross_entropy(x.astype(jnp.float32), w.astype(jnp.float32), labels)
+    np.testing.assert_array_equal(losses, wide)
+    assert [part.dtype for part in transpose(losses)] == [jnp.float16, jnp.bfloat16]
+
+
+def test_works_under_remat_scan_vmap_and_shard_map() -> None:
+    x, w, labels, cotangent = problem(26, 8, 90)
+
+    def total(x: jax.Array, w: jax.Array) -> jax.Array:
+        return (linear_cross_entropy(x, w, labels, z_loss=1e-3) * cotangent).sum()
+
+    def scanned(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda c, _: (c + total(x, w), None), 0.0, None, length=1)[0]
+
+    same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
+    want = jax.grad(total, (0, 1))(x, w)
+    same(want, jax.jit(jax.grad(jax.checkpoint(total), (0, 1)))(x, w))
+    same(want, jax.jit(jax.grad(jax.checkpoint(scanned), (0, 1)))(x, w))
+    pairs = (np.stack([x, -x]), np.stack([w, 2 * w]))
+    each = [jax.grad(total, (0, 1))(*(part[i] for part in pairs)) for i in range(2)]
+    same(
+        jax.tree.map(lambda *parts: jnp.stack(parts), *each),
+        jax.vmap(jax.grad(total, (0, 1)))(*pairs),
+    )
+
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("d",))
+    rows, whole = PartitionSpec("d"), PartitionSpec()
+    losses = jax.shard_map(
+        linear_cross_entropy, mesh=mesh, in_specs=(rows, whole, rows), out_specs=rows
+    )
+    sharded = jax.jit(jax.grad(lambda x, w: (losses(x, w, labels) * cotangent).sum(), (0, 1)))
+    plain = jax.grad(lambda x, w: (linear_cross_entropy(x, w, labels) * cotangent).sum(), (0, 1))
+    same(plain(x, w), sharded(x, w))
 
 
 def test_d8_ignored_tokens_give_exact_zeros_even_when_not_finite() -> None:
@@ -127,6 +197,15 @@ def test_d8_label_out_of_range_is_an_error(wrong) -> None:
         linear_cross_entropy(x, w, labels)
     with pytest.raises(ValueError, match=rf"labels\[4\]={wrong}"):
         jax.vjp(lambda x, w: linear_cross_entropy(x, w, labels), x, w)
+
+
+def test_d8_label_out_of_range_is_an_error_under_jit() -> None:
+    x, w, labels, _ = problem(33, 16, 1003)
+    labels[[4, 9]] = 1003
+    with pytest.raises(
+        (jax.errors.JaxRuntimeError, ValueError), match=r"labels\[4\]=1003; must be in \[0, 1003\)"
+    ):
+        jax.block_until_ready(jax.jit(linear_cross_entropy)(x, w, labels))
 
 
 @pytest.mark.parametrize(

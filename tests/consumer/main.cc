@@ -5,6 +5,7 @@
 #include <anabranch/executor.h>
 #include <anabranch/grouped_gemm.h>
 #include <anabranch/linear.h>
+#include <anabranch/linear_cross_entropy.h>
 #include <anabranch/moe_ffn.h>
 #include <anabranch/ragged_plan.h>
 #include <anabranch/router.h>

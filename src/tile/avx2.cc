@@ -18,6 +18,7 @@ inline VU SplatWord(uint32_t x) {
   return reinterpret_cast<VU>(_mm256_set1_epi32(static_cast<int>(x)));
 }
 inline VF Fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }
+inline VF SquareRoot(VF x) { return _mm256_sqrt_ps(x); }
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
 inline void StreamStore(float* to, VF x) { _mm256_stream_ps(to, x); }

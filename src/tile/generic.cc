@@ -15,6 +15,10 @@ constexpr int kBlockVectors = 2;
 inline VF Splat(float x) { return VF{x, x, x, x}; }
 inline VU SplatWord(uint32_t x) { return VU{x, x, x, x}; }
 inline VF Fma(VF a, VF b, VF c) { return a * b + c; }  // two roundings
+inline VF SquareRoot(VF x) {
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+}
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
 inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }

@@ -35,6 +35,14 @@ struct AdamwRun {
   float* new_v;
 };
 
+struct OptimizerKernels {
+  // The formulas of ops/adamw/adamw.h, each operation rounded on its own. new_parameter receives
+  // the new parameter, or the update when emit_update is set. scalars.applied is not looked at.
+  void (*adamw)(const AdamwScalars& scalars, const AdamwRun& run, bool emit_update);
+  // Sum of squares in f32, in 64 interleaved sums that are added in ascending order.
+  float (*sum_of_squares)(const float* values, int64_t count);
+};
+
 }  // namespace anabranch::tile
 
 #endif  // ANABRANCH_TILE_OPTIMIZER_H_

@@ -8,6 +8,7 @@
 #include "base/cpu_features.h"
 #include "base/dtype.h"
 #include "tile/loss.h"
+#include "tile/optimizer.h"
 #include "tile/softmax.h"
 
 // The one matrix microkernel, and what surrounds it: packing before, epilogues after.
@@ -112,6 +113,7 @@ struct KernelTable {
   double (*spin_f32)(int64_t iterations, float* sink);
   double (*spin_bf16)(int64_t iterations, float* sink);
   LossEpilogue loss;
+  OptimizerKernels optimizer;
   Softmax softmax_f32;
   Softmax softmax_bf16;
 

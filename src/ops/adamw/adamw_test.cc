@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "tile/tile.h"
 
 namespace anabranch {
 namespace {
@@ -88,6 +89,140 @@ TEST(SumOfSquaresReferenceTest, OfAFewNumbers) {
   float sum = 99;
   ASSERT_TRUE(SumOfSquaresReference({ConstTensorView(values, {3}), TensorView(&sum, {1})}).ok());
   EXPECT_EQ(sum, 14);
+}
+
+constexpr double kEps = std::numeric_limits<float>::epsilon();
+constexpr int64_t kCounts[] = {0, 1, 5, 16, 63, 1000, 65536, 65537, 200003};
+
+Status Call(const AdamwArgs& args, int threads) {
+  ThreadExecutor executor(threads);
+  Context context{&executor, nullptr, 0};
+  return Adamw(args, context);
+}
+
+template <typename V>
+bool SameBits(const std::vector<V>& a, const std::vector<V>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(V)) == 0);
+}
+
+// Rounding is relative, and nothing cancels but the two terms of m and of the parameter: m is off
+// by 2 eps of its terms, the update by at most 8 roundings of each of its terms and m's own error.
+TEST(AdamwTest, MatchesReferenceForEveryLength) {
+  for (int64_t count : kCounts) {
+    Problem p(count), want(count);
+    ASSERT_TRUE(Call(p.Args(), 2).ok());
+    ASSERT_TRUE(AdamwReference(want.Args()).ok());
+    const tile::AdamwScalars& s = p.scalars;
+    for (int64_t i = 0; i < count; ++i) {
+      const double terms =
+          std::abs(s.beta1 * p.m[i]) + std::abs(s.one_minus_beta1 * s.clip_factor * p.gradient[i]);
+      ASSERT_NEAR(p.new_m[i], want.new_m[i], 2 * kEps * terms) << i;
+      ASSERT_NEAR(p.new_v[i], want.new_v[i], 4 * kEps * want.new_v[i]) << i;
+      const double root = std::sqrt(s.correction2 * want.new_v[i]) + s.epsilon;
+      const double size = s.learning_rate * (s.correction1 * terms / root +
+                                             s.weight_decay * std::abs(p.parameter[i]));
+      const double bound = kEps * (8 * size + std::abs(p.parameter[i]));
+      ASSERT_NEAR(p.new_parameter[i], want.new_parameter[i], bound) << i;
+    }
+  }
+}
+
+TEST(AdamwTest, BitsDoNotDependOnThreadsOrPlace) {
+  Problem one(200003);
+  ASSERT_TRUE(Call(one.Args(), 1).ok());
+  for (int threads : {2, 3, 7}) {
+    Problem many(200003);
+    ASSERT_TRUE(Call(many.Args(/*in_place=*/true), threads).ok());
+    EXPECT_TRUE(SameBits(one.new_parameter, many.parameter));
+    EXPECT_TRUE(SameBits(one.new_m, many.m));
+    EXPECT_TRUE(SameBits(one.new_v, many.v));
+  }
+}
+
+// Tables whose arithmetic rounds each operation on its own must agree in every bit.
+TEST(AdamwTest, BitsDoNotDependOnTheInstructionSet) {
+  Problem want(1003);
+  const auto run = [](Problem& p, Isa isa) {
+    const tile::KernelTable* kernels = tile::FindKernels(isa);
+    if (kernels == nullptr) return false;
+    kernels->optimizer.adamw(p.scalars,
+                             {1003, p.gradient.data(), p.parameter.data(), p.m.data(), p.v.data(),
+                              p.new_parameter.data(), p.new_m.data(), p.new_v.data()},
+                             false);
+    return true;
+  };
+  ASSERT_TRUE(run(want, Isa::kGeneric));
+  const float sum = tile::FindKernels(Isa::kGeneric)->optimizer.sum_of_squares(want.m.data(), 1003);
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    Problem p(1003);
+    if (!run(p, isa)) continue;
+    EXPECT_TRUE(SameBits(want.new_parameter, p.new_parameter)) << Name(isa);
+    EXPECT_TRUE(SameBits(want.new_m, p.new_m)) << Name(isa);
+    EXPECT_TRUE(SameBits(want.new_v, p.new_v)) << Name(isa);
+    EXPECT_EQ(tile::FindKernels(isa)->optimizer.sum_of_squares(p.m.data(), 1003), sum) << Name(isa);
+  }
+}
+
+TEST(AdamwTest, TheUpdateAddsUpToTheParameter) {
+  Problem whole(1000), update(1000);
+  ASSERT_TRUE(Call(whole.Args(), 2).ok());
+  AdamwArgs args = update.Args();
+  args.emit_update = true;
+  ASSERT_TRUE(Call(args, 2).ok());
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(whole.new_parameter[i], update.parameter[i] + update.new_parameter[i]);
+  }
+  EXPECT_TRUE(SameBits(whole.new_m, update.new_m) && SameBits(whole.new_v, update.new_v));
+}
+
+TEST(AdamwTest, D10ASkippedStepKeepsEveryBit) {
+  for (bool in_place : {false, true}) {
+    Problem p(70000);
+    p.scalars.applied = 0;
+    p.scalars.clip_factor = std::numeric_limits<float>::quiet_NaN();
+    std::fill(p.gradient.begin(), p.gradient.end(), std::numeric_limits<float>::infinity());
+    const Problem kept = p;
+    ASSERT_TRUE(Call(p.Args(in_place), 2).ok());
+    EXPECT_TRUE(SameBits(kept.parameter, in_place ? p.parameter : p.new_parameter));
+    EXPECT_TRUE(SameBits(kept.m, in_place ? p.m : p.new_m));
+    EXPECT_TRUE(SameBits(kept.v, in_place ? p.v : p.new_v));
+  }
+}
+
+TEST(AdamwTest, ErrorsNameArgumentAndRuleAndTouchNothing) {
+  Problem p(6);
+  AdamwArgs args = p.Args();
+  args.v = ConstTensorView(p.v.data(), {5});
+  Status status = Call(args, 1);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("adamw: v is f32[5] and parameter f32[6]"), std::string::npos)
+      << status.message();
+  args = p.Args();
+  args.scalars = ConstTensorView(p.m.data(), {3});
+  status = Call(args, 1);
+  EXPECT_NE(status.message().find("scalars is f32[3]"), std::string::npos) << status.message();
+  for (float value : p.new_parameter) EXPECT_EQ(value, 99);
+}
+
+// A block's sums are of at most kSquareBlock / 64 + 64 terms; all terms are positive.
+TEST(SumOfSquaresTest, MatchesReferenceAndDoesNotDependOnThreads) {
+  for (int64_t count : kCounts) {
+    Problem p(count);
+    float want = 0, got[3];
+    const ConstTensorView values(p.gradient.data(), {count});
+    ASSERT_TRUE(SumOfSquaresReference({values, TensorView(&want, {1})}).ok());
+    for (int threads = 1; threads <= 3; ++threads) {
+      const SumOfSquaresArgs args{values, TensorView(&got[threads - 1], {1})};
+      ThreadExecutor executor(threads);
+      std::vector<double> scratch(SumOfSquaresScratchBytes(args) / sizeof(double));
+      Context context{&executor, scratch.data(), SumOfSquaresScratchBytes(args)};
+      ASSERT_TRUE(SumOfSquares(args, context).ok());
+    }
+    EXPECT_NEAR(got[0], want, want * kEps * (kSquareBlock / 64 + 64));
+    EXPECT_EQ(got[0], got[1]);
+    EXPECT_EQ(got[0], got[2]);
+  }
 }
 
 }  // namespace

@@ -213,3 +213,31 @@ def linear_cross_entropy(
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     picked = jnp.take_along_axis(logits, jnp.where(valid, labels, 0)[:, None], axis=-1)[:, 0]
     return jnp.where(valid, normaliser - picked + z_loss * normaliser**2, 0.0)
+
+
+# --- attention -------------------------------------------------------------------------------------
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    scale: float,
+    causal: bool = True,
+    segment_ids: jax.Array | None = None,
+) -> jax.Array:
+    """Oracle of ``anabranch.attention``: every score at once, [B, M, N / M, S, S]."""
+    batch, length, heads, size = query.shape
+    grouped = _wide(query).reshape(batch, length, key.shape[2], -1, size)
+    scores = jnp.einsum("bsmgd,btmd->bmgst", grouped, _wide(key)) * scale
+    seen = jnp.ones((1, length, length), bool)
+    if causal:
+        seen = jnp.tril(seen)
+    if segment_ids is not None:
+        same = segment_ids[:, :, None] == segment_ids[:, None, :]
+        seen = seen & same & (segment_ids != 0)[:, None, :]
+    seen = seen[:, None, None]
+    # A position that sees nothing has shares 0: the softmax sees finite scores all the same.
+    shares = jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1), 0)
+    mixed = jnp.einsum("bmgst,btmd->bsmgd", shares, _wide(value))
+    return mixed.reshape(batch, length, heads, -1).astype(query.dtype)

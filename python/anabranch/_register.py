@@ -29,6 +29,8 @@ TARGETS = (
     "moe_ffn_grad",
     "linear_cross_entropy",
     "linear_cross_entropy_grad",
+    "attention",
+    "attention_grad",
 )
 
 

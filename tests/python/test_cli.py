@@ -10,7 +10,7 @@ import pytest
 import training
 from anabranch import cli as command_line
 from anabranch.train import checkpoint, run_folder
-from training import cli, command, records, tensors, tiny_arguments
+from training import cli, command, compiled_before, records, tensors, tiny_arguments
 
 text = training.text
 
@@ -166,10 +166,10 @@ def test_damaged_checkpoint_is_skipped_with_one_warning(text, run, whole, damage
     else:
         (newest / checkpoint.MANIFEST).unlink()
     if damage == "truncated":
-        code, _, err = cli("train", "--resume", "--out", run)
+        code, _, err = cli("train", "--resume", "--out", run, **compiled_before(text))
         assert tensors(run, 8) == tensors(whole, 8)
     else:
-        code, out, err = cli("eval", run)
+        code, out, err = cli("eval", run, **compiled_before(text))
         assert "step                6" in out
     assert code == 0 and err.count("\n") == 1
     assert "warning" in err and "step-8" in err and "skipped" in err

@@ -43,14 +43,19 @@ def text(tmp_path_factory):
         yield write_text(root / "text")
 
 
-@contextlib.contextmanager
-def compiled_once(folder: pathlib.Path):
-    """Keeps compiled code in `folder`: many tests compile the same step."""
-    settings = {
+def cache_settings(folder: pathlib.Path) -> dict[str, object]:
+    """JAX's settings for keeping all compiled code in `folder`."""
+    return {
         "jax_compilation_cache_dir": str(folder),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
     }
+
+
+@contextlib.contextmanager
+def compiled_once(folder: pathlib.Path):
+    """Keeps compiled code in `folder`: many tests compile the same step."""
+    settings = cache_settings(folder)
     before = {name: getattr(jax.config, name) for name in settings}
     try:
         for name, value in settings.items():
@@ -77,6 +82,14 @@ def command(*arguments: object, **environment: str) -> subprocess.Popen:
         [sys.executable, "-m", "anabranch.cli", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
     )  # fmt: skip
+
+
+def compiled_before(text: pathlib.Path) -> dict[str, str]:
+    """Environment of a command that may use what this process compiled."""
+    settings = (
+        f"{name.upper()}={value}" for name, value in cache_settings(text.parent / "xla").items()
+    )
+    return dict(setting.split("=", 1) for setting in settings)
 
 
 def cli(*arguments: object, **environment: str) -> tuple[int, str, str]:

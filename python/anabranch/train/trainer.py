@@ -36,7 +36,7 @@ NON_FINITE_LIMIT = 5
 
 # What the sample at the end of a run continues: `def ` suits the default corpus, the empty prompt any.
 SAMPLE_PROMPTS = ("def ", "")
-SAMPLE_TOKENS = 200
+SAMPLE_TOKENS = 160
 
 
 class Interrupted(RunError):

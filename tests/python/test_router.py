@@ -117,8 +117,10 @@ def objective(router: Any, topk: int, options: dict[str, Any]) -> Any:
     return value
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [(case, jnp.float32) for case in range(len(CASES))] + [(0, jnp.bfloat16), (5, jnp.bfloat16)],
+)
 def test_gradient_matches_f64(case: int, dtype: Any) -> None:
     num_experts, topk, options = CASES[case]
     rng = np.random.default_rng(case)

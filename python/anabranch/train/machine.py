@@ -71,7 +71,11 @@ def keep_freed_memory() -> None:
     One heap for all threads, grown by sbrk and never trimmed, has none of that. Only programs of our own ask for
     this; importing the library changes nothing.
     """
-    arena_max, mmap_max, trim_threshold = -8, -4, -1  # M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD of malloc.h
+    arena_max, mmap_max, trim_threshold = (
+        -8,
+        -4,
+        -1,
+    )  # M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD of malloc.h
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

@@ -21,6 +21,8 @@ inline VF Fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }
 inline VF SquareRoot(VF x) { return _mm256_sqrt_ps(x); }
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
+template <typename T>
+T RoundPair(VF first, VF second);  // not used without kHasDotPair
 inline void StreamStore(float* to, VF x) { _mm256_stream_ps(to, x); }
 
 inline void Transpose(VU (&m)[kLanes]) {

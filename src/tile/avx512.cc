@@ -19,6 +19,8 @@ constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
 
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
+template <typename T>
+T RoundPair(VF first, VF second);  // not used without kHasDotPair
 
 #include "tile/kernel_body.inc"
 

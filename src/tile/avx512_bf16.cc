@@ -23,6 +23,23 @@ inline VF DotPair(VF acc, VU a, VU b) {
   return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
+// Both vectors to bf16, as the product reads them (subnormals flushed): as rows, and as words of a
+// pair. T is softmax_body.inc's KeyPair.
+template <typename T>
+inline T RoundPair(VF first, VF second) {
+  typedef uint16_t Halves __attribute__((vector_size(64)));
+  const auto both = reinterpret_cast<Halves>(_mm512_cvtne2ps_pbh(second, first));
+  T pair;
+  pair.words = reinterpret_cast<VU>(
+      __builtin_shufflevector(both, both, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8,
+                              24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
+  pair.first =
+      __builtin_shufflevector(both, both, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  pair.second = __builtin_shufflevector(both, both, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
+                                        28, 29, 30, 31);
+  return pair;
+}
+
 #include "tile/kernel_body.inc"
 
 }  // namespace

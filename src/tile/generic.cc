@@ -21,6 +21,8 @@ inline VF SquareRoot(VF x) {
 }
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
+template <typename T>
+T RoundPair(VF first, VF second);  // not used without kHasDotPair
 inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
 
 inline void Transpose(VU (&m)[kLanes]) {

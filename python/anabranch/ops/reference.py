@@ -113,3 +113,19 @@ def attention(
     shares = jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1), 0)
     mixed = jnp.einsum("bmgst,btmd->bsmgd", shares, _wide(value))
     return mixed.reshape(batch, length, heads, -1).astype(query.dtype)
+
+
+# --- optimizer -------------------------------------------------------------------------------------
+
+
+def adamw(
+    scalars: jax.Array, gradient: jax.Array, parameter: jax.Array, m: jax.Array, v: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Oracle of one parameter's step of ``anabranch.ops.adamw``, applied or not."""
+    clip_factor, rate, beta1, rest1, beta2, rest2, epsilon, decay, fix1, fix2, applied = scalars
+    g = clip_factor * gradient
+    new_m = beta1 * m + rest1 * g
+    new_v = beta2 * v + rest2 * g * g
+    direction = fix1 * new_m / (jnp.sqrt(fix2 * new_v) + epsilon)
+    new = (parameter - rate * (direction + decay * parameter), new_m, new_v)
+    return jax.tree.map(lambda a, b: jnp.where(applied != 0, a, b), new, (parameter, m, v))

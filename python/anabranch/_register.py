@@ -29,6 +29,8 @@ TARGETS = (
     "moe_ffn_grad",
     "linear_cross_entropy",
     "linear_cross_entropy_grad",
+    "adamw",
+    "sum_of_squares",
     "attention",
     "attention_grad",
 )
@@ -72,6 +74,7 @@ def call(
     target: str,
     results: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct],
     *operands: jax.Array,
+    aliases: dict[int, int] | None = None,
     **attributes: bool | int | float | str,
 ) -> Any:
     """Calls operation ``target`` on row-major operands.
@@ -80,6 +83,8 @@ def call(
       target: a name in ``TARGETS``.
       results: shape and dtype of the result, or of each result.
       *operands: arrays, in the order of the handler's ``Arg``s.
+      aliases: numbers of results by the number of the operand whose memory they take, when nothing
+        else needs it: temporaries and donated arguments; XLA copies others first.
       **attributes: the handler's ``Attr``s: bool, int (int64), float (float32) or str.
 
     Returns:
@@ -89,7 +94,12 @@ def call(
     encoded = {name: _encode(value) for name, value in attributes.items()}
     operands = align(*operands)
     # Under vmap the call is repeated for each element; operations take no batch dimension.
-    function = jax.ffi.ffi_call(f"anabranch_{target}", results, vmap_method="sequential")
+    function = jax.ffi.ffi_call(
+        f"anabranch_{target}",
+        results,
+        vmap_method="sequential",
+        input_output_aliases=aliases,
+    )
     # JAX types the results as the same on every rank; they vary as the operands do.
     return jax.tree.map(
         lambda result: _vary(result, _varying(operands[0])), function(*operands, **encoded)

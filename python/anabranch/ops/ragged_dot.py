@@ -46,7 +46,8 @@ def ragged_dot(
     Raises:
       ValueError: shapes or dtypes do not fit.
       NotImplementedError: ``group_offset`` is given.
-      jax.errors.JaxRuntimeError: a group size is negative, or the sizes add up to more than M.
+      jax.errors.JaxRuntimeError: a group size is negative, or the sizes add up to more than M. JAX's
+        fast path for compiled code makes a ValueError of the same message.
     """
     return _general(
         "ragged_dot", lhs, rhs, group_sizes, _BASIC, precision, preferred_element_type, group_offset
@@ -86,7 +87,8 @@ def ragged_dot_general(
     Raises:
       ValueError: shapes, dtypes or dimension numbers do not fit.
       NotImplementedError: ``group_offset`` is given.
-      jax.errors.JaxRuntimeError: a group size is negative, or sizes add up to more than there is.
+      jax.errors.JaxRuntimeError: a group size is negative, or sizes add up to more than there is; or
+        ValueError, as for ``ragged_dot``.
     """
     return _general(
         "ragged_dot_general",

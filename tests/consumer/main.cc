@@ -1,5 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 // Uses the installed package as a stranger would; exit 0 means that it works.
+#include <anabranch/adamw.h>
 #include <anabranch/attention.h>
 #include <anabranch/context.h>
 #include <anabranch/executor.h>

@@ -16,7 +16,6 @@ from anabranch.layers.moe import MoEAux, moe_shapes, moe_with_aux
 from anabranch.layers.norm import rms_norm
 from anabranch.layers.rotary import rotary_table
 from anabranch.models.config import Config
-from anabranch.models.embedding import embed
 from anabranch.ops.balance import update_expert_bias as _moved_bias
 from anabranch.ops.linear import linear
 from anabranch.ops.linear_cross_entropy import linear_cross_entropy
@@ -149,7 +148,8 @@ def _forward(
     run = lambda layer, x: _layer(layer, x, table, segment_ids, config)  # noqa: E731
     if config.remat == "full":
         run = jax.checkpoint(run)
-    x = embed(params["embedding"], tokens)
+    with jax.named_scope("embed"):
+        x = params["embedding"][tokens]
     reports = []
     for index, layer in enumerate(params["layers"]):
         with jax.named_scope(f"layer_{index}"):

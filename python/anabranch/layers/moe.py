@@ -118,7 +118,7 @@ def _report(
     balance = z_loss = jnp.zeros((), jnp.float32)
     if config.load_balancing_coeff:
         balance = load_balancing_loss(
-            scores, experts, config.num_experts, config.load_balancing_coeff, group_sizes=None
+            scores, experts, config.num_experts, config.load_balancing_coeff, group_sizes=sizes
         )
     if config.router_z_coeff:
         squares = jax.nn.logsumexp(logits, axis=-1) ** 2

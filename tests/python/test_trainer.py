@@ -139,12 +139,11 @@ def test_weight_decay_spares_norms_and_biases(text):
     assert int(optimizer.applied_steps(state)) == 1
 
 
-def test_clip_limits_the_global_norm():
-    gradients = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([4.0])}
-    clipped = optimizer.clip(gradients, jnp.float32(5.0), 1.0)
-    np.testing.assert_allclose(clipped["a"], [0.6, 0.0], rtol=1e-6)
-    assert_equal_trees(optimizer.clip(gradients, jnp.float32(5.0), 10.0), gradients)
-    assert_equal_trees(optimizer.clip(gradients, jnp.float32(5.0), 0.0), gradients)
+def test_clip_factor_limits_the_global_norm():
+    np.testing.assert_allclose(optimizer.clip_factor(jnp.float32(5.0), 1.0), 0.2, rtol=1e-6)
+    assert float(optimizer.clip_factor(jnp.float32(5.0), 10.0)) == 1.0
+    assert float(optimizer.clip_factor(jnp.float32(0.0), 10.0)) == 1.0
+    assert float(optimizer.clip_factor(jnp.float32(5.0), 0.0)) == 1.0
 
 
 # --- one step ----------------------------------------------------------------------------------------

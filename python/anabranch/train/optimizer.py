@@ -5,28 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from anabranch import models
+from anabranch.ops.adamw import AdamW
+from anabranch.ops.adamw import adamw as engine_adamw
 from anabranch.train import schedule
 
 if TYPE_CHECKING:
     from anabranch.recipes.recipe import TrainConfig
 
 
-def adamw(config: "TrainConfig") -> optax.GradientTransformation:
+def adamw(config: "TrainConfig") -> AdamW:
     """AdamW with the recipe's schedule; decay only where `models.is_decayed` says so; moments f32.
 
-    Clipping is not part of it: the training step clips by the norm it reports, see `clip`.
+    Clipping is not part of it: the training step clips by the norm it reports, see `clip_factor`.
     """
-    return optax.adamw(
+    return engine_adamw(
         schedule.learning_rate(config),
-        b1=config.beta1,
-        b2=config.beta2,
-        eps=config.epsilon,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        epsilon=config.epsilon,
         weight_decay=config.weight_decay,
         mask=lambda params: jax.tree_util.tree_map_with_path(models.is_decayed, params),
-        mu_dtype=jnp.float32,
     )
 
 
@@ -35,9 +35,8 @@ def applied_steps(opt_state: Any) -> jax.Array:
     return opt_state[0].count
 
 
-def clip(gradients: Any, norm: jax.Array, limit: float) -> Any:
-    """Gradients scaled to a global norm of at most `limit`; untouched below it, or when `limit` is 0."""
+def clip_factor(norm: jax.Array, limit: float) -> jax.Array:
+    """Factor (f32) that brings gradients to a global norm of at most `limit`; 1 when `limit` is 0."""
     if limit <= 0:
-        return gradients
-    factor = jnp.minimum(1.0, limit / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny))
-    return jax.tree.map(lambda g: g * factor, gradients)
+        return jnp.float32(1.0)
+    return jnp.minimum(1.0, limit / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny))

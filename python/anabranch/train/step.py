@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from anabranch import models
 from anabranch.data.reader import IGNORED_LABEL
+from anabranch.ops.adamw import sum_of_squares
 from anabranch.train import optimizer as optimizers
 from anabranch.train import schedule
 
@@ -66,15 +66,21 @@ def make_train_step(recipe: "Recipe") -> Callable[[TrainState, Batch], Any]:
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         objective, aux, gradients = accumulate(state.params, batch, recipe)
-        squares = jnp.stack([jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients)])
+        squares = jnp.stack([sum_of_squares(g) for g in jax.tree.leaves(gradients)])
         norm = jnp.sqrt(jnp.sum(squares))
         applied = jnp.isfinite(objective) & jnp.isfinite(norm)
-        clipped = optimizers.clip(gradients, norm, train.gradient_clip)
-        updates, opt_state = optimizer.update(clipped, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        params = models.update_expert_bias(params, aux["group_sizes"], recipe.model)
-        new_state = jax.tree.map(
-            lambda new, old: jnp.where(applied, new, old), TrainState(params, opt_state), state
+        # A step that is not applied leaves these as they are, see AdamW.step. No copy of the old
+        # state is kept to choose from: parameters and moments are overwritten where they lie.
+        params, opt_state = optimizer.step(
+            gradients,
+            state.opt_state,
+            state.params,
+            clip_factor=optimizers.clip_factor(norm, train.gradient_clip),
+            applied=applied,
+        )
+        moved = models.update_expert_bias(params, aux["group_sizes"], recipe.model)
+        params = jax.tree.map(
+            lambda new, old: old if new is old else jnp.where(applied, new, old), moved, params
         )
         metrics = StepMetrics(
             cross_entropy=aux["cross_entropy"],
@@ -87,7 +93,7 @@ def make_train_step(recipe: "Recipe") -> Callable[[TrainState, Batch], Any]:
             num_tokens=jnp.sum(batch["segment_ids"] > 0, dtype=jnp.int32),
             applied=applied,
         )
-        return new_state, metrics
+        return TrainState(params, opt_state), metrics
 
     return step
 

@@ -78,7 +78,8 @@ class PanelRun {
         b_(b),
         n_(n),
         m_(n / sizes.members()),
-        keys_(scratch.key, sizes, sizes.kv_heads, sizes.whole_words(sizes.size), b, m_) {}
+        keys_(scratch.key, sizes, sizes.kv_heads, sizes.whole_words(sizes.size), b, m_),
+        output_(args.output.data(), sizes, sizes.heads, sizes.value_size, b, n) {}
 
   void Run(const Panel& panel) {
     std::fill_n(tops_, kPanelQueries, -kInfinity);
@@ -89,6 +90,11 @@ class PanelRun {
     queries.PointTo(panel.first, panel.count, rows);
     kernels_.pack(sizes_.type, sizes_.type)
         .transposed(rows, static_cast<int>(panel.count), 0, sizes_.size, worker_.query);
+    // The panel that comes next, and the rows that Finish writes.
+    const int64_t bytes = sizes_.element_bytes();
+    queries.Prefetch(std::max<int64_t>(panel.first - kPanelQueries, 0), kPanelQueries,
+                     sizes_.size * bytes);
+    output_.Prefetch<true>(panel.first, panel.count, sizes_.value_size * bytes);
     for (int64_t block = 0; block * kBlockKeys < panel.end(sizes_); ++block) {
       const BlockView view = attention::ViewBlock(sizes_, panel, block * kBlockKeys);
       if (view.keys > 0) RunBlock(panel, view);
@@ -109,6 +115,8 @@ class PanelRun {
       const int from = t.first_column;
       if (from == t.columns) continue;
       keys_.PointTo(view.first + row, t.rows, rows);
+      keys_.Prefetch(view.first + row + 2 * tile::kTileRows, tile::kTileRows,
+                     sizes_.size * sizes_.element_bytes());
       multiply(rows, t.rows, sizes_.words(sizes_.size), worker_.query + from, t.columns - from,
                t.scores + from, tile::kPanelColumns, tile::Store::kWrite);
       softmax.scale(t, block_tops);
@@ -147,9 +155,8 @@ class PanelRun {
       const double top = tops_[q] * kLn2;
       log_sum_exp[q] = static_cast<float>(sums_[q] == 0 ? -kInfinity : top + std::log(sums_[q]));
     }
-    const HeadRows output(args_.output.data(), sizes_, sizes_.heads, sizes_.value_size, b_, n_);
     void* rows[kPanelQueries];
-    output.PointTo(panel.first, panel.count, rows);
+    output_.PointTo(panel.first, panel.count, rows);
     attention::StoreTransposed(sizes_, worker_.accumulators, sizes_.value_size, panel.count,
                                weights, rows);
   }
@@ -160,7 +167,7 @@ class PanelRun {
   const WorkerScratch worker_;
   const tile::KernelTable& kernels_;
   const int64_t b_, n_, m_;
-  const HeadRows keys_;
+  const HeadRows keys_, output_;
   alignas(kCacheLineBytes) float tops_[kPanelQueries];
   alignas(kCacheLineBytes) float sums_[kPanelQueries];
 };

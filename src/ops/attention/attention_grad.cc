@@ -33,7 +33,7 @@ constexpr int64_t kPanels = 2;
 constexpr int64_t kBlockQueries = kPanels * kPanelQueries;
 // Blocks of keys that one unit holds when a head is spread over several workers: enough to pay for
 // packing the queries once more.
-constexpr int64_t kUnitBlocks = 4;
+constexpr int64_t kUnitBlocks = 2;
 
 struct WorkerScratch {
   // Of a block of queries: as columns [words of size][64] of each panel, and as rows
@@ -165,6 +165,8 @@ class UnitRun {
     if (!has_keys && !unit_.query_grad) return;
     PackQueries(head, first_query, panels);
     if (unit_.query_grad) {
+      QueryGrad(head).Prefetch<true>(first_query, panels[0].count + panels[1].count,
+                                     sizes_.size * sizes_.element_bytes());
       std::fill_n(worker_.query_sums, kPanels * sizes_.size * kPanelColumns, 0.0f);
     }
     for (int64_t first = unit_.first_block * kBlockKeys; first < end; first += kBlockKeys) {
@@ -187,6 +189,11 @@ class UnitRun {
                           head);
     const void* rows[kBlockQueries];
     const void* outputs[kBlockQueries];
+    // The rows of the next block.
+    const int64_t next = first_query + kBlockQueries, bytes = sizes_.element_bytes();
+    query.Prefetch(next, kBlockQueries, sizes_.size * bytes);
+    grad.Prefetch(next, kBlockQueries, sizes_.value_size * bytes);
+    output.Prefetch(next, kBlockQueries, sizes_.value_size * bytes);
     query.PointTo(first_query, count, rows);
     PackBoth(rows, panels, sizes_.size, worker_.query_columns, worker_.query_rows);
     grad.PointTo(first_query, count, rows);
@@ -236,6 +243,9 @@ class UnitRun {
       t.scores = scores;
       const int from = t.first_column, columns = t.columns - from;
       if (columns > 0) {
+        const int64_t ahead = view.first + row + 2 * kTileRows, bytes = sizes_.element_bytes();
+        keys_.Prefetch(ahead, kTileRows, sizes_.size * bytes);
+        values_.Prefetch(ahead, kTileRows, sizes_.value_size * bytes);
         keys_.PointTo(view.first + row, t.rows, rows);
         multiply_(rows, t.rows, query_words, query + from, columns, scores + from, kPanelColumns,
                   tile::Store::kWrite);
@@ -297,8 +307,12 @@ class UnitRun {
     }
   }
 
+  HeadRows QueryGrad(int64_t head) const {
+    return HeadRows(args_.query_grad.data(), sizes_, sizes_.heads, sizes_.size, unit_.b, head);
+  }
+
   void StoreQueryGrads(int64_t head, const Panel* panels) {
-    const HeadRows out(args_.query_grad.data(), sizes_, sizes_.heads, sizes_.size, unit_.b, head);
+    const HeadRows out = QueryGrad(head);
     float weights[kPanelQueries];
     std::fill_n(weights, kPanelQueries, args_.scale);
     void* rows[kPanelQueries];
@@ -322,6 +336,7 @@ class UnitRun {
     void* rows[kBlockKeys];
     for (int64_t block = unit_.first_block; block < unit_.end_block; ++block) {
       const int64_t first = block * kBlockKeys, count = std::min(kBlockKeys, sizes_.length - first);
+      head.Prefetch<true>(first + count, kBlockKeys, features * sizes_.element_bytes());
       for (int64_t f = 0; f < features; f += kPanelColumns) {
         head.PointTo(first, count, rows);
         for (int64_t r = 0; r < count; ++r) {

@@ -23,10 +23,10 @@ namespace anabranch::attention {
 
 // Queries of one panel: a product's columns.
 inline constexpr int64_t kPanelQueries = tile::kPanelColumns;
-// Keys of one block: a whole number of tiles of even height. Scores of a panel against a block are
-// 24 KiB and its packed shares 12 KiB, so that both stay near; the product with values is 48 words
-// long, where reading and adding the accumulators costs a tenth.
-inline constexpr int64_t kBlockKeys = 96;
+// Keys of one block: a whole number of tiles of even height. The product with values is 96 words
+// long, where reading and adding the accumulators costs a twentieth; scores of a panel against a
+// block (48 KiB) and its packed shares (24 KiB) stay in the second-level cache.
+inline constexpr int64_t kBlockKeys = 192;
 static_assert(kBlockKeys % tile::kTileRows == 0 && tile::kTileRows % 2 == 0);
 
 struct Sizes {
@@ -72,6 +72,17 @@ struct HeadRows {
 
   void PointTo(int64_t row, int64_t count, const void** pointers) const {
     for (int64_t i = 0; i < count; ++i) pointers[i] = first + (row + i) * stride_bytes;
+  }
+  // Starts loading the first bytes of rows that are used soon: they lie too far apart for the
+  // hardware to guess. Rows past the end do no harm.
+  template <bool kForWriting = false>
+  void Prefetch(int64_t row, int64_t count, int64_t bytes) const {
+    for (int64_t i = 0; i < count; ++i) {
+      const char* line = first + (row + i) * stride_bytes;
+      for (int64_t at = 0; at < bytes; at += kCacheLineBytes) {
+        __builtin_prefetch(line + at, kForWriting ? 1 : 0, 2);
+      }
+    }
   }
   void PointTo(int64_t row, int64_t count, void** pointers) const {
     for (int64_t i = 0; i < count; ++i) {

@@ -52,7 +52,8 @@ $(VENV)/.stamp-venv:
 $(VENV)/.stamp-packages: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "anabranch: installing packages (jax and its companions)"
 	@$(bin)/python scripts/requirements.py > $(VENV)/requirements.txt
-	@cmake --version >/dev/null 2>&1 || echo "cmake>=3.22" >> $(VENV)/requirements.txt
+	@cmake --version 2>/dev/null | awk 'NR == 1 {split($$3, v, "."); found = v[1] > 3 || v[1] == 3 && v[2] >= 22} \
+	  END {exit !found}' || echo "cmake>=3.22" >> $(VENV)/requirements.txt
 	@ninja --version >/dev/null 2>&1 || echo "ninja" >> $(VENV)/requirements.txt
 	@$(pip) install -r $(VENV)/requirements.txt
 	@touch $@

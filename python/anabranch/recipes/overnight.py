@@ -21,6 +21,7 @@ def recipe() -> Recipe:
         expert_width=256,
         num_shared_experts=1,
         scaling_factor=2.5,
+        expert_bias_rate=0.005,
         attention=AttentionConfig(
             num_heads=8,
             q_lora_rank=256,

@@ -21,6 +21,7 @@ def recipe() -> Recipe:
         expert_width=32,
         num_shared_experts=1,
         scaling_factor=1.5,
+        expert_bias_rate=0.02,
         attention=AttentionConfig(
             num_heads=2,
             q_lora_rank=32,

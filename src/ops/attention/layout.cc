@@ -82,7 +82,7 @@ Panel::Panel(const Sizes& sizes, bool is_causal, const int32_t* sequence_ids, in
       columns(static_cast<int>(RoundUp(count, 16))),
       causal(is_causal),
       ids(sequence_ids) {
-  if (ids == nullptr) return;
+  if (ids == nullptr || count == 0) return;
   std::copy_n(ids + first, count, padded_ids);
   const auto [lowest, highest] = std::minmax_element(ids + first, ids + first + count);
   lowest_id = *lowest;

@@ -94,6 +94,11 @@ def test_recipes_prints_counts(capsys, tmp_path):
     assert "6,919,161,856" in out and one["recipe"]["model"]["num_experts"] == 64
 
 
+def test_an_unwritable_json_file_is_refused_before_the_run(capsys, tmp_path):
+    code, out, error = run_here(capsys, "doctor", "--json", tmp_path / "missing" / "doctor.json")
+    assert (code, out) == (2, "") and "cannot write" in error
+
+
 def test_doctor_names_what_it_found(capsys, tmp_path):
     code, out, _ = run_here(capsys, "doctor", "--json", tmp_path / "doctor.json")
     facts = json.loads((tmp_path / "doctor.json").read_text())

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,18 @@ from typing import Any
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Adds `--json FILE`."""
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write what is printed as JSON")
+    parser.add_argument(
+        "--json", metavar="FILE", type=_writable, help="write what is printed as JSON"
+    )
+
+
+def _writable(text: str) -> Path:
+    """The path, if a file can be written there: better said before a run than after it."""
+    path = Path(text)
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}")
+    return path
 
 
 def write_json(args: argparse.Namespace, document: Any) -> None:

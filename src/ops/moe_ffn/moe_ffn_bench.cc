@@ -17,12 +17,25 @@
 namespace anabranch {
 namespace {
 
+// XLA's buffers are aligned to cache lines; a plain vector's are not.
+template <typename T>
+struct LineAllocator {
+  using value_type = T;
+  T* allocate(size_t count) {
+    return static_cast<T*>(std::aligned_alloc(
+        kCacheLineBytes, RoundUp(static_cast<int64_t>(count * sizeof(T)), kCacheLineBytes)));
+  }
+  void deallocate(T* block, size_t) { std::free(block); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+using Rows = std::vector<BF16, LineAllocator<BF16>>;
+
 struct Buffers {
   Buffers(int64_t tokens, int64_t hidden, int64_t width, int64_t experts, int64_t k)
       : saved(MoeFfnSavedColumns(DType::kBF16, width)) {
     std::mt19937 random(1);
     std::uniform_real_distribution<float> uniform(-1, 1);
-    const auto fill = [&](std::vector<BF16>& values, int64_t count) {
+    const auto fill = [&](Rows& values, int64_t count) {
       values.resize(count);
       // Sixteen distinct values are as good as random ones for timing, and quick to make.
       BF16 some[16];
@@ -72,8 +85,8 @@ struct Buffers {
   }
 
   int64_t saved;
-  std::vector<BF16> x, y_grad, w_gate, w_up, w_down, y, x_grad, gate_up;
-  std::vector<BF16> w_gate_grad, w_up_grad, w_down_grad;
+  Rows x, y_grad, w_gate, w_up, w_down, y, x_grad, gate_up;
+  Rows w_gate_grad, w_up_grad, w_down_grad;
   std::vector<float> weights, weights_grad;
   std::vector<int32_t> offsets, row_token, slot_row;
 };

@@ -36,7 +36,7 @@ def recipe() -> Recipe:
     train = TrainConfig(
         batch_size=16,
         sequence_length=256,
-        steps=300,
+        steps=360,
         learning_rate=3e-3,
         warmup_steps=30,
         schedule="wsd",

@@ -24,6 +24,9 @@ constexpr bool kHasDotPair = false;
 template <typename T>
 T RoundPair(VF first, VF second);  // not used without kHasDotPair
 inline void StreamStore(float* to, VF x) { _mm256_stream_ps(to, x); }
+inline void StreamHalf(uint16_t* to, VH x) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(x));
+}
 
 inline void Transpose(VU (&m)[kLanes]) {
   for (int stage = 0; stage < 3; ++stage) {

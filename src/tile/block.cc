@@ -57,7 +57,7 @@ class Block {
 
   bool CanStream() const {
     return num_chunks_ == 1 && reinterpret_cast<uintptr_t>(product_.out) % 64 == 0 &&
-           product_.out_pitch % 16 == 0;
+           product_.out_pitch * SizeOf(product_.out_dtype) % 64 == 0;
   }
 
   void RunChunk(int64_t chunk, int64_t begin, int64_t end) {
@@ -122,7 +122,12 @@ class Block {
         out_rows[r] = static_cast<std::byte*>(product_.out) +
                       ((at.first + r) * product_.out_pitch + column) * size;
       }
-      kernels_.epilogue(product_.out_dtype).store(tile, at.rows, columns, out_rows);
+      const Epilogue& epilogue = kernels_.epilogue(product_.out_dtype);
+      if (columns == kPanelColumns && CanStream()) {
+        epilogue.stream(tile, at.rows, out_rows);
+      } else {
+        epilogue.store(tile, at.rows, columns, out_rows);
+      }
     }
   }
 

@@ -77,8 +77,8 @@ int64_t TransposedProductScratchBytes(DType dtype, int64_t max_rows, int64_t max
 //   Order     rows are summed in chunks of kChunkWords words: ascending inside a chunk, chunks in
 //             ascending order in f32. The bits of an element depend on num_rows alone, not on how
 //             the output is cut into blocks.
-//   Stores    f32 results of a single chunk go past the caches when out and out_pitch allow it
-//             (64 bytes); the caller calls StreamFence() once at the end of its unit of work.
+//   Stores    results of a single chunk go past the caches when out and out_pitch are multiples of
+//             64 bytes; the caller calls StreamFence() once at the end of its unit of work.
 //   Scratch   64-byte aligned, TransposedProductScratchBytes(); contents are undefined.
 void TransposedProductBlock(const KernelTable& kernels, const TransposedProduct& product,
                             void* scratch);

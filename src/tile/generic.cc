@@ -24,6 +24,7 @@ constexpr bool kHasDotPair = false;
 template <typename T>
 T RoundPair(VF first, VF second);  // not used without kHasDotPair
 inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
+inline void StreamHalf(uint16_t* to, VH x) { *reinterpret_cast<VHMemory*>(to) = x; }
 
 inline void Transpose(VU (&m)[kLanes]) {
   for (int stage = 0; stage < 2; ++stage) {

@@ -314,6 +314,28 @@ TEST_P(TileTest, CombineRoundsTheRowOnceThenAdds) {
   }
 }
 
+template <typename T>
+void CheckStream(const Epilogue& epilogue, const std::vector<float>& tile) {
+  alignas(64) T streamed[kTileRows][kPanelColumns];
+  alignas(64) T stored[kTileRows][kPanelColumns];
+  void* stream_rows[kTileRows];
+  void* store_rows[kTileRows];
+  for (int r = 0; r < kTileRows; ++r) {
+    stream_rows[r] = streamed[r];
+    store_rows[r] = stored[r];
+  }
+  epilogue.stream(tile.data(), kTileRows, stream_rows);
+  StreamFence();
+  epilogue.store(tile.data(), kTileRows, kPanelColumns, store_rows);
+  EXPECT_EQ(std::memcmp(streamed, stored, sizeof(stored)), 0);
+}
+
+TEST_P(TileTest, StreamedRowsEqualStoredRows) {
+  const std::vector<float> tile = Random<float>(kTileRows * kPanelColumns);
+  CheckStream<float>(kernels_->epilogue_f32, tile);
+  CheckStream<BF16>(kernels_->epilogue_bf16, tile);
+}
+
 TEST_P(TileTest, RoundingToBf16IsNearestEvenOnEdgeValues) {
   const float inf = std::numeric_limits<float>::infinity();
   alignas(64) float tile[kPanelColumns] = {1.0f + 1.0f / 256,

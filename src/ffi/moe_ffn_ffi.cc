@@ -13,32 +13,20 @@ Status ToActivation(int64_t code, tile::Activation* activation) {
   return Status::Ok();
 }
 
-Status Forward(xffi::ThreadPool pool, int64_t activation, const MoeFfnArgs& views) {
-  MoeFfnArgs args = views;
+// What both handlers share: the activation, the ranks that sizing relies on, and the scratch.
+template <typename Args>
+Status Run(xffi::ThreadPool pool, int64_t activation, Args args,
+           int64_t (*scratch_bytes)(const Args&, int), Status (*run)(const Args&, Context&)) {
   ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
   if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2) {
     return InvalidArgument("moe_ffn: x is ", args.x.ToString(), ", w_gate ", args.w_gate.ToString(),
                            ", slot_row ", args.slot_row.ToString(), "; ranks must be 2, 3, 2");
   }
   XlaExecutor executor(pool);
-  const ScratchBlock scratch(MoeFfnScratchBytes(args, executor.num_workers()));
+  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
   ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn"));
   Context context = scratch.context(&executor);
-  return MoeFfn(args, context);
-}
-
-Status Backward(xffi::ThreadPool pool, int64_t activation, const MoeFfnGradArgs& views) {
-  MoeFfnGradArgs args = views;
-  ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
-  if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2) {
-    return InvalidArgument("moe_ffn: x is ", args.x.ToString(), ", w_gate ", args.w_gate.ToString(),
-                           ", slot_row ", args.slot_row.ToString(), "; ranks must be 2, 3, 2");
-  }
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(MoeFfnGradScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn"));
-  Context context = scratch.context(&executor);
-  return MoeFfnGrad(args, context);
+  return run(args, context);
 }
 
 xffi::Error MoeFfnHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
@@ -46,17 +34,17 @@ xffi::Error MoeFfnHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuf
                           xffi::AnyBuffer group_offsets, xffi::AnyBuffer row_token,
                           xffi::AnyBuffer slot_row, xffi::Result<xffi::AnyBuffer> y,
                           xffi::Result<xffi::AnyBuffer> gate_up, int64_t activation) {
-  return ToError(Forward(pool, activation,
-                         {.x = View(x),
-                          .weights = View(weights),
-                          .w_gate = View(w_gate),
-                          .w_up = View(w_up),
-                          .w_down = View(w_down),
-                          .group_offsets = View(group_offsets),
-                          .row_token = View(row_token),
-                          .slot_row = View(slot_row),
-                          .y = View(y),
-                          .gate_up = View(gate_up)}));
+  const MoeFfnArgs args = {.x = View(x),
+                           .weights = View(weights),
+                           .w_gate = View(w_gate),
+                           .w_up = View(w_up),
+                           .w_down = View(w_down),
+                           .group_offsets = View(group_offsets),
+                           .row_token = View(row_token),
+                           .slot_row = View(slot_row),
+                           .y = View(y),
+                           .gate_up = View(gate_up)};
+  return ToError(Run(pool, activation, args, MoeFfnScratchBytes, MoeFfn));
 }
 
 xffi::Error MoeFfnGradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
@@ -68,22 +56,22 @@ xffi::Error MoeFfnGradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::An
                               xffi::Result<xffi::AnyBuffer> w_gate_grad,
                               xffi::Result<xffi::AnyBuffer> w_up_grad,
                               xffi::Result<xffi::AnyBuffer> w_down_grad, int64_t activation) {
-  return ToError(Backward(pool, activation,
-                          {.x = View(x),
-                           .weights = View(weights),
-                           .w_gate = View(w_gate),
-                           .w_up = View(w_up),
-                           .w_down = View(w_down),
-                           .group_offsets = View(group_offsets),
-                           .row_token = View(row_token),
-                           .slot_row = View(slot_row),
-                           .gate_up = View(gate_up),
-                           .y_grad = View(y_grad),
-                           .x_grad = View(x_grad),
-                           .weights_grad = View(weights_grad),
-                           .w_gate_grad = View(w_gate_grad),
-                           .w_up_grad = View(w_up_grad),
-                           .w_down_grad = View(w_down_grad)}));
+  const MoeFfnGradArgs args = {.x = View(x),
+                               .weights = View(weights),
+                               .w_gate = View(w_gate),
+                               .w_up = View(w_up),
+                               .w_down = View(w_down),
+                               .group_offsets = View(group_offsets),
+                               .row_token = View(row_token),
+                               .slot_row = View(slot_row),
+                               .gate_up = View(gate_up),
+                               .y_grad = View(y_grad),
+                               .x_grad = View(x_grad),
+                               .weights_grad = View(weights_grad),
+                               .w_gate_grad = View(w_gate_grad),
+                               .w_up_grad = View(w_up_grad),
+                               .w_down_grad = View(w_down_grad)};
+  return ToError(Run(pool, activation, args, MoeFfnGradScratchBytes, MoeFfnGrad));
 }
 
 }  // namespace

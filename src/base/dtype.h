@@ -7,12 +7,17 @@
 
 namespace anabranch {
 
-enum class DType { kF32, kBF16, kI32 };
+// kE4M3 ... kE8M0 are codes of one byte each (base/small_float.h); E2M1 in the low four bits.
+enum class DType { kF32, kBF16, kI32, kU8, kE4M3, kE5M2, kE2M1, kE8M0 };
 
-constexpr int64_t SizeOf(DType dtype) { return dtype == DType::kBF16 ? 2 : 4; }
+constexpr int64_t SizeOf(DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kI32) return 4;
+  return dtype == DType::kBF16 ? 2 : 1;
+}
 
 constexpr const char* Name(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "i32";
+  constexpr const char* kNames[] = {"f32", "bf16", "i32", "u8", "e4m3", "e5m2", "e2m1", "e8m0"};
+  return kNames[static_cast<int>(dtype)];
 }
 
 // bfloat16: the upper half of an f32. Storage only; arithmetic is done in f32.
@@ -50,6 +55,8 @@ template <>
 inline constexpr DType kDTypeOf<float> = DType::kF32;
 template <>
 inline constexpr DType kDTypeOf<BF16> = DType::kBF16;
+template <>
+inline constexpr DType kDTypeOf<uint8_t> = DType::kU8;
 
 }  // namespace anabranch
 

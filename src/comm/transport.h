@@ -1,0 +1,65 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef ANABRANCH_COMM_TRANSPORT_H_
+#define ANABRANCH_COMM_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/status.h"
+
+namespace anabranch {
+
+// Which collective call this is. Every rank of a group passes the same values; ranks that call
+// different operations at the same place get an error that names both.
+struct Call {
+  const char* operation = "";  // static storage
+  int64_t run = 0;             // one execution of a program
+  int64_t site = 0;            // one place in the program's text
+  int64_t signature = 0;       // whatever else must agree: a hash of sizes and types
+};
+
+// Memory of one rank that the others may touch during a call.
+struct Window {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+enum class Access {
+  kPeersRead,   // a window holds data when the call begins
+  kPeersWrite,  // a window holds data when the call ends; bytes that nobody writes are kept
+};
+
+// How the ranks of one group reach each other. Two collectives carry expert parallelism: counts are
+// gathered, and rows are written to, or read from, windows.
+//   Order     all ranks of a group make the same calls; calls with equal (run, site) in the same
+//             order.
+//   Blocking  a call returns when every rank has done its part, or with an error. A waiting rank
+//             is parked and uses no processor.
+//   Errors    kDeadlineExceeded: a rank did not come in time; the message names rank, operation,
+//             run and site. kInvalidArgument: ranks disagree about the call. The error of one
+//             rank's body is returned on every rank, with the rank's number. The transport stays
+//             usable for later calls.
+//   Threads   one object is one rank's end and is used by one thread at a time; different ranks'
+//             ends may live in different threads or processes.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // all[r * bytes, (r + 1) * bytes) = what rank r passed as mine. bytes may be 0.
+  virtual Status AllGather(const Call& call, const void* mine, int64_t bytes, void* all) = 0;
+
+  // peers[r * windows.size() + w] is where this rank reaches window w of rank r. All ranks pass the
+  // same number of windows; sizes may differ, and be 0. The body runs once, on this thread, after
+  // every rank has come; the windows are settled when Share returns.
+  using Body = std::function<Status(void* const* peers)>;
+  virtual Status Share(const Call& call, std::span<const Window> windows, Access access,
+                       const Body& body) = 0;
+};
+
+}  // namespace anabranch
+
+#endif  // ANABRANCH_COMM_TRANSPORT_H_

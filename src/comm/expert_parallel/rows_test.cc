@@ -1,0 +1,236 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+// Dispatch and combine of all ranks at once, against the oracles.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/executor.h"
+#include "comm/expert_parallel/combine.h"
+#include "comm/expert_parallel/dispatch.h"
+#include "comm/expert_parallel/random_case.h"
+
+namespace anabranch::expert_parallel {
+namespace {
+
+constexpr float kPoison = -77.0f;
+
+// Buffers of all ranks. Capacity rows of each are between guard rows that nobody may touch.
+template <typename T>
+class World {
+ public:
+  World(RandomCase& c, int64_t hidden, unsigned seed) : hidden_(hidden) {
+    std::mt19937 generator(seed);
+    const Group& group = c.group();
+    const int64_t capacity = group.capacity;
+    for (int64_t rank = 0; rank < group.ranks; ++rank) {
+      const int64_t tokens = c.tokens(rank);
+      words_.emplace_back();
+      status_ = c.Fill(rank, &words_.back());
+      if (!status_.ok()) return;
+      // Sixteenths up to 64: sums of up to 1,024 of them are exact in f32.
+      x_.emplace_back();
+      for (int64_t i = 0; i < tokens * hidden; ++i) {
+        x_.back().push_back(FromFloat<T>(static_cast<float>(generator() % 255) / 16 - 8));
+      }
+      weights_.emplace_back();
+      for (int64_t i = 0; i < tokens * group.topk; ++i) {
+        weights_.back().push_back(static_cast<float>(generator() % 1000));
+      }
+      rows_.emplace_back((capacity + 2) * hidden, FromFloat<T>(kPoison));
+      row_weights_.emplace_back(capacity + 2, kPoison);
+      y_.emplace_back(tokens * hidden, FromFloat<T>(kPoison));
+      home_.emplace_back(tokens * group.topk, kPoison);
+    }
+    for (int64_t rank = 0; rank < group.ranks; ++rank) {
+      const int64_t tokens = c.tokens(rank);
+      const ConstTensorView plan(words_[rank].data(), {static_cast<int64_t>(words_[rank].size())});
+      const TensorView rows(rows_[rank].data() + hidden, {capacity, hidden});
+      const TensorView row_weights(row_weights_[rank].data() + 1, {capacity});
+      dispatch_.push_back({plan, ConstTensorView(x_[rank].data(), {tokens, hidden}),
+                           ConstTensorView(weights_[rank].data(), {tokens, group.topk}), rows,
+                           row_weights});
+      combine_.push_back({plan, rows, row_weights, TensorView(y_[rank].data(), {tokens, hidden}),
+                          TensorView(home_[rank].data(), {tokens, group.topk})});
+    }
+  }
+  const Status& status() const { return status_; }
+  std::vector<DispatchArgs>& dispatch() { return dispatch_; }
+  std::vector<CombineArgs>& combine() { return combine_; }
+  Status Dispatch(Executor& executor) { return DispatchTogether(Pointers(dispatch_), executor); }
+  Status Combine(Executor& executor) { return CombineTogether(Pointers(combine_), executor); }
+  // Scales each used row by its weight, as an expert does.
+  void Weigh() {
+    for (size_t rank = 0; rank < rows_.size(); ++rank) {
+      Plan plan;
+      ASSERT_TRUE(ReadPlan(dispatch_[rank].plan, &plan).ok());
+      for (int64_t i = 0; i < plan.used_rows * hidden_; ++i) {
+        T& value = rows_[rank][hidden_ + i];
+        value = FromFloat<T>(row_weights_[rank][1 + i / hidden_] * ToFloat(value));
+      }
+    }
+  }
+  bool SameBits(const World& other) const {
+    bool same = true;
+    for (size_t rank = 0; rank < rows_.size(); ++rank) {
+      same = same && Equal(rows_[rank], other.rows_[rank]) &&
+             Equal(row_weights_[rank], other.row_weights_[rank]) &&
+             Equal(y_[rank], other.y_[rank]) && Equal(home_[rank], other.home_[rank]);
+    }
+    return same;
+  }
+  std::vector<std::vector<T>> x_, rows_, y_;
+  std::vector<std::vector<float>> weights_, row_weights_, home_;
+
+ private:
+  template <typename U>
+  static bool Equal(const std::vector<U>& a, const std::vector<U>& b) {
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(U)) == 0);
+  }
+  template <typename Args>
+  static std::vector<const Args*> Pointers(const std::vector<Args>& args) {
+    std::vector<const Args*> pointers;
+    for (const Args& one : args) pointers.push_back(&one);
+    return pointers;
+  }
+
+  const int64_t hidden_;
+  Status status_;
+  std::vector<std::vector<int32_t>> words_;
+  std::vector<DispatchArgs> dispatch_;
+  std::vector<CombineArgs> combine_;
+};
+
+// Guard rows and rows past used_rows included: ROCm/mori issue 356. Poison in them must not reach
+// any result: nccl test_ht_stale_routing_map, flashinfer issue 3650.
+template <typename T>
+void CheckAgainstOracle(const Shape& shape, int64_t hidden, unsigned seed) {
+  RandomCase c(shape, seed);
+  World<T> fast(c, hidden, seed);
+  World<T> oracle(c, hidden, seed);
+  ThreadExecutor executor(1 + seed % 3);
+  ASSERT_TRUE(fast.Dispatch(executor).ok());
+  DispatchReference(c.group(), c.experts(), oracle.dispatch().data());
+  ASSERT_TRUE(fast.SameBits(oracle)) << "dispatch";
+  fast.Weigh();
+  oracle.Weigh();
+  ASSERT_TRUE(fast.Combine(executor).ok());
+  CombineReference(c.group(), c.experts(), oracle.combine().data());
+  ASSERT_TRUE(fast.SameBits(oracle)) << "combine";
+}
+
+TEST(Rows, EqualTheOracles) {
+  unsigned seed = 1;
+  for (const int64_t ranks : {1, 2, 3, 8}) {
+    for (const int64_t num_experts : {1, 5, 24}) {
+      for (const int64_t alignment : {1, 16}) {
+        for (const double hot : {0.0, 1.0}) {
+          const Shape shape{.ranks = ranks,
+                            .num_experts = num_experts,
+                            .topk = std::min<int64_t>(num_experts, 1 + seed % 6),
+                            .max_tokens = 33,
+                            .alignment = alignment,
+                            .even_table = seed % 2 == 0,
+                            .nowhere = seed % 3 * 0.3,
+                            .hot = hot};
+          const int64_t hidden = std::vector<int64_t>{0, 1, 7, 64, 1031}[seed % 5];
+          CheckAgainstOracle<BF16>(shape, hidden, seed);
+          CheckAgainstOracle<float>(shape, hidden, seed);
+          if (testing::Test::HasFailure()) FAIL() << seed;
+          ++seed;
+        }
+      }
+    }
+  }
+}
+
+// Payloads that are streamed past the caches.
+TEST(Rows, EqualTheOraclesWhenStreaming) {
+  CheckAgainstOracle<BF16>({.ranks = 2, .topk = 8, .max_tokens = 300, .alignment = 16}, 2048, 3);
+  CheckAgainstOracle<float>({.ranks = 3, .topk = 8, .max_tokens = 300}, 1028, 5);
+}
+
+// Sum of w x, exactly, for data whose sums are exact: DeepEP issue 427.
+TEST(Rows, DispatchThenCombineIsTheWeightedSum) {
+  RandomCase c({.ranks = 4, .num_experts = 9, .topk = 4, .max_tokens = 20, .nowhere = 0.2}, 8);
+  World<float> world(c, 12, 8);
+  SerialExecutor executor;
+  ASSERT_TRUE(world.Dispatch(executor).ok());
+  world.Weigh();
+  ASSERT_TRUE(world.Combine(executor).ok());
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    for (int64_t token = 0; token < c.tokens(rank); ++token) {
+      float weight = 0;
+      for (int64_t slot = token * 4; slot < (token + 1) * 4; ++slot) {
+        if (c.ids(rank)[slot] >= 0) weight += world.weights_[rank][slot];
+      }
+      for (int64_t h = token * 12; h < (token + 1) * 12; ++h) {
+        ASSERT_EQ(world.y_[rank][h], weight * world.x_[rank][h]);
+      }
+    }
+  }
+}
+
+// marin-community/marin issue 8077: the transpose, element by element. <dispatch(x), g> = <x,
+// combine(g)>, exact for these integers.
+TEST(Rows, CombineIsTheTransposeOfDispatch) {
+  RandomCase c({.ranks = 3, .num_experts = 8, .topk = 3, .max_tokens = 9, .alignment = 4}, 21);
+  World<float> forward(c, 5, 1);
+  World<float> backward(c, 5, 2);
+  SerialExecutor executor;
+  ASSERT_TRUE(forward.Dispatch(executor).ok());
+  ASSERT_TRUE(backward.Dispatch(executor).ok());  // fills rows with integers; pads with zeros
+  ASSERT_TRUE(backward.Combine(executor).ok());
+  double left = 0;
+  double right = 0;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Plan plan;
+    ASSERT_TRUE(ReadPlan(forward.dispatch()[rank].plan, &plan).ok());
+    for (int64_t i = 5; i < (plan.used_rows + 1) * 5; ++i) {
+      left += double{forward.rows_[rank][i]} * backward.rows_[rank][i];
+    }
+    for (size_t i = 0; i < forward.x_[rank].size(); ++i) {
+      right += double{forward.x_[rank][i]} * backward.y_[rank][i];
+    }
+  }
+  EXPECT_EQ(left, right);
+}
+
+TEST(Rows, DroppedSlotsContributeNothing) {
+  Shape shape{.ranks = 3, .num_experts = 7, .topk = 2, .max_tokens = 20, .alignment = 4};
+  RandomCase c(shape, 12);
+  c.group().capacity = 10;
+  c.group().overflow = Overflow::kDrop;
+  World<BF16> fast(c, 8, 1);
+  World<BF16> oracle(c, 8, 1);
+  SerialExecutor executor;
+  ASSERT_TRUE(fast.Dispatch(executor).ok());
+  ASSERT_TRUE(fast.Combine(executor).ok());
+  DispatchReference(c.group(), c.experts(), oracle.dispatch().data());
+  CombineReference(c.group(), c.experts(), oracle.combine().data());
+  EXPECT_TRUE(fast.SameBits(oracle));
+}
+
+TEST(Rows, ArgumentsThatDoNotFitAreNamed) {
+  RandomCase c({.ranks = 2, .max_tokens = 20}, 13);
+  SerialExecutor executor;
+  World<float> world(c, 8, 1);
+  std::swap(world.dispatch()[0].plan, world.dispatch()[1].plan);
+  EXPECT_EQ(world.Dispatch(executor).message(),
+            "expert_parallel_dispatch: rank 0 of 2 passes the plan of rank 1 of 2");
+  World<float> small(c, 8, 1);
+  small.combine()[1].rows = TensorView(small.rows_[1].data(), {c.group().capacity - 1, 8});
+  const Status status = small.Combine(executor);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message().substr(0, 44), "expert_parallel_combine: rank 1: rows is f32");
+  World<float> other(c, 8, 1);
+  other.dispatch()[1].weights = ConstTensorView();
+  EXPECT_FALSE(other.Dispatch(executor).ok());
+}
+
+}  // namespace
+}  // namespace anabranch::expert_parallel

@@ -1,0 +1,61 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef ANABRANCH_COMM_STREAM_COPY_H_
+#define ANABRANCH_COMM_STREAM_COPY_H_
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace anabranch {
+
+// Copies `bytes` bytes from `from` to `to`, which do not overlap.
+using CopyRow = void (*)(char* to, const char* from, int64_t bytes);
+
+inline void CopyCached(char* to, const char* from, int64_t bytes) { std::memcpy(to, from, bytes); }
+
+// Past the caches: a line that is written whole is not read first, and evicts nothing. The stores
+// are ordered by StreamFence. Destinations that are not 16-byte aligned are copied plainly.
+inline void CopyStreaming(char* to, const char* from, int64_t bytes) {
+#if defined(__x86_64__)
+  if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    const int64_t whole = bytes & ~int64_t{63};
+    for (int64_t at = 0; at < whole; at += 64) {
+      const auto* source = reinterpret_cast<const __m128i*>(from + at);
+      auto* target = reinterpret_cast<__m128i*>(to + at);
+      const __m128i a = _mm_loadu_si128(source);
+      const __m128i b = _mm_loadu_si128(source + 1);
+      const __m128i c = _mm_loadu_si128(source + 2);
+      const __m128i d = _mm_loadu_si128(source + 3);
+      _mm_stream_si128(target, a);
+      _mm_stream_si128(target + 1, b);
+      _mm_stream_si128(target + 2, c);
+      _mm_stream_si128(target + 3, d);
+    }
+    std::memcpy(to + whole, from + whole, bytes - whole);
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+// Makes streamed bytes visible to whoever synchronises with this thread afterwards.
+inline void StreamFence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+// The better of the two for rows of a payload: below this the reader still finds the rows in a
+// cache (a share of a server's last level), above it they would only evict each other.
+inline constexpr int64_t kStreamedPayloadBytes = 4 << 20;
+inline CopyRow RowCopier(int64_t row_bytes, int64_t payload_bytes) {
+  const bool streams = row_bytes % 16 == 0 && payload_bytes >= kStreamedPayloadBytes;
+  return streams ? CopyStreaming : CopyCached;
+}
+
+}  // namespace anabranch
+
+#endif  // ANABRANCH_COMM_STREAM_COPY_H_

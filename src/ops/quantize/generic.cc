@@ -1,0 +1,41 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+// Portable tiles: no instruction beyond the compiler's baseline.
+#include "ops/quantize/hadamard.h"
+#include "ops/quantize/kernels.h"
+
+namespace anabranch::quantize::generic {
+namespace {
+
+constexpr int kLanes = 4;
+
+#include "tile/kernel_vector.inc"
+
+// clang-format off
+inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
+inline void StreamHalf(uint16_t* to, VH x) { *reinterpret_cast<VHMemory*>(to) = x; }
+// clang-format on
+struct Wide {
+  VU low, high;
+};
+inline Wide Multiply(VU a, uint32_t b) {
+  Wide out;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint64_t product = static_cast<uint64_t>(a[lane]) * b;
+    out.low[lane] = static_cast<uint32_t>(product);
+    out.high[lane] = static_cast<uint32_t>(product >> 32);
+  }
+  return out;
+}
+inline uint32_t LargestLane(VU x) {
+  uint32_t most = x[0];
+  for (int lane = 1; lane < kLanes; ++lane) most = x[lane] > most ? x[lane] : most;
+  return most;
+}
+
+#include "ops/quantize/block_body.inc"
+
+}  // namespace
+
+const Kernels kKernels = MakeKernels();
+
+}  // namespace anabranch::quantize::generic

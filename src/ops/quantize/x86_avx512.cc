@@ -1,0 +1,49 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
+
+#include "ops/quantize/hadamard.h"
+#include "ops/quantize/kernels.h"
+
+namespace anabranch::quantize::avx512 {
+namespace {
+
+constexpr int kLanes = 16;
+
+#include "tile/kernel_vector.inc"
+
+inline void StreamStore(float* to, VF x) { _mm512_stream_ps(to, x); }
+inline void StreamHalf(uint16_t* to, VH x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(x));
+}
+struct Wide {
+  VU low, high;
+};
+inline Wide Multiply(VU a, uint32_t b) {
+  const __m512i factor = _mm512_set1_epi32(static_cast<int>(b));
+  const auto words = reinterpret_cast<__m512i>(a);
+  const __m512i even = _mm512_maskz_mul_epu32(0xff, words, factor);
+  const __m512i odd =
+      _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, words, 32), factor);
+  return {reinterpret_cast<VU>(
+              _mm512_mask_blend_epi32(0xaaaa, even, _mm512_maskz_slli_epi64(0xff, odd, 32))),
+          reinterpret_cast<VU>(
+              _mm512_mask_blend_epi32(0xaaaa, _mm512_maskz_srli_epi64(0xff, even, 32), odd))};
+}
+// Not _mm512_reduce_max_epu32, which GCC 12 takes for a use of an uninitialised value.
+inline uint32_t LargestLane(VU x) {
+  const auto larger = [](VU a, VU b) { return a > b ? a : b; };
+  x = larger(x,
+             __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  x = larger(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
+  x = larger(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
+  x = larger(x, __builtin_shufflevector(x, x, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0));
+  return x[0];
+}
+
+#include "ops/quantize/block_body.inc"
+
+}  // namespace
+
+const Kernels kKernels = MakeKernels();
+
+}  // namespace anabranch::quantize::avx512

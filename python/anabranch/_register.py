@@ -31,6 +31,7 @@ TARGETS = (
     "linear_cross_entropy_grad",
     "adamw",
     "sum_of_squares",
+    "tree_add",
     "attention",
     "attention_grad",
 )

@@ -1,0 +1,32 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "ffi/meet.h"
+
+#include <cstdlib>
+
+namespace anabranch::ffi {
+namespace {
+
+// Long enough for the slowest device of a busy machine, short enough to end a run that lost one.
+constexpr double kDefaultTimeoutSeconds = 300;
+
+std::chrono::milliseconds Timeout() {
+  const char* text = std::getenv("ANABRANCH_COMM_TIMEOUT_SECONDS");
+  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
+  return std::chrono::milliseconds(
+      static_cast<int64_t>(1000 * (seconds > 0 ? seconds : kDefaultTimeoutSeconds)));
+}
+
+}  // namespace
+
+MeetingPlace& ProcessMeetingPlace() {
+  static MeetingPlace* const place = new MeetingPlace(Timeout());
+  return *place;
+}
+
+}  // namespace anabranch::ffi
+
+// How long a device waits for the others, for meetings that begin from now on.
+extern "C" __attribute__((visibility("default"))) void anabranch_set_comm_timeout(double seconds) {
+  anabranch::ffi::ProcessMeetingPlace().set_timeout(
+      std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
+}

@@ -34,6 +34,10 @@ TARGETS = (
     "tree_add",
     "attention",
     "attention_grad",
+    "quantize",
+    "dequantize",
+    "quantize_dequantize",
+    "random_hadamard",
 )
 
 

@@ -18,6 +18,18 @@ bool ToDType(xffi::DataType type, DType* dtype) {
     case xffi::S32:
       *dtype = DType::kI32;
       return true;
+    case xffi::U8:
+      *dtype = DType::kU8;
+      return true;
+    case xffi::F8E4M3FN:
+      *dtype = DType::kE4M3;
+      return true;
+    case xffi::F8E5M2:
+      *dtype = DType::kE5M2;
+      return true;
+    case xffi::F8E8M0FNU:
+      *dtype = DType::kE8M0;
+      return true;
     default:
       return false;
   }

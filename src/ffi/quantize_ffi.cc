@@ -1,0 +1,153 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "ffi/ffi_support.h"
+#include "ops/quantize/quantize.h"
+
+namespace anabranch::ffi {
+namespace {
+
+// Enumerations travel as their numbers; others than the known ones are refused here, because
+// tables are indexed by them.
+Status Decode(int64_t format, int64_t axis, int64_t scale_mode, QuantizeOptions* options) {
+  if (format < 0 || format >= kNumQuantizedFormats) {
+    return InvalidArgument("quantize: format=", format, " is unknown");
+  }
+  if (scale_mode < 0 || scale_mode >= kNumScaleModes) {
+    return InvalidArgument("quantize: scale_mode=", scale_mode, " is unknown");
+  }
+  options->format = static_cast<QuantizedFormat>(format);
+  options->scale_mode = static_cast<ScaleMode>(scale_mode);
+  options->axis = static_cast<int>(axis);
+  return Status::Ok();
+}
+
+template <typename Args>
+Status Run(const char* op, Status (*run)(const Args&, const Context&),
+           int64_t (*scratch_bytes)(const Args&), const Args& args, xffi::ThreadPool pool) {
+  XlaExecutor executor(pool);
+  const ScratchBlock scratch(scratch_bytes(args));
+  ANABRANCH_RETURN_IF_ERROR(scratch.status(op));
+  return run(args, scratch.context(&executor));
+}
+
+xffi::Error QuantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer group_sizes,
+                            xffi::AnyBuffer key, xffi::Result<xffi::AnyBuffer> data,
+                            xffi::Result<xffi::AnyBuffer> scale,
+                            xffi::Result<xffi::AnyBuffer> tensor_scale,
+                            xffi::Result<xffi::AnyBuffer> group_offsets, int64_t format,
+                            int64_t axis, int64_t scale_mode, bool stochastic, bool strict,
+                            bool amax_per_group, int64_t row_alignment) {
+  QuantizeOptions options;
+  const Status decoded = Decode(format, axis, scale_mode, &options);
+  if (!decoded.ok()) return ToError(decoded);
+  options.stochastic = stochastic;
+  options.strict = strict;
+  options.amax_per_group = amax_per_group;
+  options.row_alignment = row_alignment;
+  const QuantizeArgs args = {options,    View(x),     View(group_sizes),  View(key),
+                             View(data), View(scale), View(tensor_scale), View(group_offsets)};
+  return ToError(Run<QuantizeArgs>("quantize", Quantize, QuantizeScratchBytes, args, pool));
+}
+
+xffi::Error DequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer data, xffi::AnyBuffer scale,
+                              xffi::AnyBuffer tensor_scale, xffi::AnyBuffer group_sizes,
+                              xffi::Result<xffi::AnyBuffer> out, int64_t format, int64_t axis,
+                              int64_t row_alignment) {
+  QuantizeOptions options;
+  const Status decoded = Decode(format, axis, 0, &options);
+  if (!decoded.ok()) return ToError(decoded);
+  options.row_alignment = row_alignment;
+  const DequantizeArgs args = {options,           View(data), View(scale), View(tensor_scale),
+                               View(group_sizes), View(out)};
+  return ToError(Run<DequantizeArgs>("dequantize", Dequantize, DequantizeScratchBytes, args, pool));
+}
+
+xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
+                                      xffi::AnyBuffer group_sizes, xffi::AnyBuffer key,
+                                      xffi::Result<xffi::AnyBuffer> out,
+                                      xffi::Result<xffi::AnyBuffer> tensor_scale,
+                                      xffi::Result<xffi::AnyBuffer> statistics, int64_t format,
+                                      int64_t axis, int64_t scale_mode, bool stochastic,
+                                      bool strict, bool amax_per_group) {
+  QuantizeOptions options;
+  const Status decoded = Decode(format, axis, scale_mode, &options);
+  if (!decoded.ok()) return ToError(decoded);
+  options.stochastic = stochastic;
+  options.strict = strict;
+  options.amax_per_group = amax_per_group;
+  const TensorView counted = View(statistics);
+  const QuantizeDequantizeArgs args = {options,
+                                       View(x),
+                                       View(group_sizes),
+                                       View(key),
+                                       View(out),
+                                       View(tensor_scale),
+                                       counted.num_elements() == 0 ? TensorView() : counted};
+  return ToError(Run<QuantizeDequantizeArgs>("quantize_dequantize", QuantizeDequantize,
+                                             QuantizeDequantizeScratchBytes, args, pool));
+}
+
+xffi::Error RandomHadamardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
+                                  xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> out,
+                                  int64_t row_alignment) {
+  const RandomHadamardArgs args = {row_alignment, View(x), View(group_sizes), View(out)};
+  return ToError(Run<RandomHadamardArgs>("random_hadamard", RandomHadamard,
+                                         RandomHadamardScratchBytes, args, pool));
+}
+
+}  // namespace
+
+ANABRANCH_FFI_HANDLER(anabranch_quantize, QuantizeHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x
+                          .Arg<xffi::AnyBuffer>()  // group_sizes
+                          .Arg<xffi::AnyBuffer>()  // key
+                          .Ret<xffi::AnyBuffer>()  // data
+                          .Ret<xffi::AnyBuffer>()  // scale
+                          .Ret<xffi::AnyBuffer>()  // tensor_scale
+                          .Ret<xffi::AnyBuffer>()  // group_offsets
+                          .Attr<int64_t>("format")
+                          .Attr<int64_t>("axis")
+                          .Attr<int64_t>("scale_mode")
+                          .Attr<bool>("stochastic")
+                          .Attr<bool>("strict")
+                          .Attr<bool>("amax_per_group")
+                          .Attr<int64_t>("row_alignment"));
+
+ANABRANCH_FFI_HANDLER(anabranch_dequantize, DequantizeHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // data
+                          .Arg<xffi::AnyBuffer>()  // scale
+                          .Arg<xffi::AnyBuffer>()  // tensor_scale
+                          .Arg<xffi::AnyBuffer>()  // group_sizes
+                          .Ret<xffi::AnyBuffer>()  // values
+                          .Attr<int64_t>("format")
+                          .Attr<int64_t>("axis")
+                          .Attr<int64_t>("row_alignment"));
+
+ANABRANCH_FFI_HANDLER(anabranch_quantize_dequantize, QuantizeDequantizeHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x
+                          .Arg<xffi::AnyBuffer>()  // group_sizes
+                          .Arg<xffi::AnyBuffer>()  // key
+                          .Ret<xffi::AnyBuffer>()  // values without the tensor scale
+                          .Ret<xffi::AnyBuffer>()  // tensor_scale
+                          .Ret<xffi::AnyBuffer>()  // statistics, [0] for none
+                          .Attr<int64_t>("format")
+                          .Attr<int64_t>("axis")
+                          .Attr<int64_t>("scale_mode")
+                          .Attr<bool>("stochastic")
+                          .Attr<bool>("strict")
+                          .Attr<bool>("amax_per_group"));
+
+ANABRANCH_FFI_HANDLER(anabranch_random_hadamard, RandomHadamardHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x
+                          .Arg<xffi::AnyBuffer>()  // group_sizes
+                          .Ret<xffi::AnyBuffer>()  // transformed rows
+                          .Attr<int64_t>("row_alignment"));
+
+}  // namespace anabranch::ffi

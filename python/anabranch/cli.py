@@ -17,7 +17,10 @@ from typing import NoReturn
 from anabranch.errors import RunError, UsageError
 from anabranch.train.machine import keep_freed_memory, package_version, respect_cpu_quota
 
-COMMANDS = ("doctor", "recipes", "data", "train", "eval", "generate", "report", "bench")
+COMMANDS = (
+    "doctor", "recipes", "data", "train", "eval", "generate", "report", "bench", "fit", "plan",
+    "sim", "scale",
+)  # fmt: skip
 
 _INTERRUPTED = 130
 

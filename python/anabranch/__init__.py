@@ -27,6 +27,8 @@ _NAMES = {
     "gather_rows": "anabranch.ops.rows",
     "combine_rows": "anabranch.ops.rows",
     "moe_ffn": "anabranch.ops.moe_ffn",
+    "ExpertParallel": "anabranch.ops.expert_parallel",
+    "ExpertParallelPlan": "anabranch.ops.expert_parallel",
     "linear": "anabranch.ops.linear",
     "attention": "anabranch.ops.attention",
     "linear_cross_entropy": "anabranch.ops.linear_cross_entropy",
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from anabranch import data, engine, errors, layers, models, ops, recipes, train
     from anabranch.ops.attention import attention
     from anabranch.ops.balance import load_balancing_loss, router_z_loss, update_expert_bias
+    from anabranch.ops.expert_parallel import ExpertParallel, ExpertParallelPlan
     from anabranch.ops.linear import linear
     from anabranch.ops.linear_cross_entropy import linear_cross_entropy
     from anabranch.ops.moe_ffn import moe_ffn

@@ -27,6 +27,11 @@ TARGETS = (
     "grouped_gemm_wgrad",
     "moe_ffn",
     "moe_ffn_grad",
+    "moe_ffn_rows",
+    "moe_ffn_rows_grad",
+    "expert_parallel_prepare",
+    "expert_parallel_dispatch",
+    "expert_parallel_combine",
     "linear_cross_entropy",
     "linear_cross_entropy_grad",
     "adamw",
@@ -96,7 +101,7 @@ def call(
       One array, or a list of arrays when ``results`` is a sequence.
     """
     library()
-    encoded = {name: _encode(value) for name, value in attributes.items()}
+    encoded = {name: encode(value) for name, value in attributes.items()}
     operands = align(*operands)
     # Under vmap the call is repeated for each element; operations take no batch dimension.
     function = jax.ffi.ffi_call(
@@ -122,6 +127,11 @@ def align(*operands: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(_vary(operand, axes) for operand in operands)
 
 
+def vary_as(array: jax.Array, like: jax.Array) -> jax.Array:
+    """Marks ``array`` as varying over the mesh axes that ``like`` varies over."""
+    return _vary(array, _varying(like))
+
+
 def _vary(array: jax.Array, axes: frozenset[str]) -> jax.Array:
     missing = tuple(sorted(axes - _varying(array)))
     return jax.lax.pcast(array, missing, to="varying") if missing else array
@@ -132,7 +142,8 @@ def _varying(array: jax.Array) -> frozenset[str]:
     return manual_axes.varying if manual_axes is not None else frozenset()
 
 
-def _encode(value: bool | int | float | str) -> Any:
+def encode(value: bool | int | float | str) -> Any:
+    """The form in which an attribute reaches its handler: int64 and float32."""
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, int):

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from anabranch import _register
 from anabranch.ops import reference
+from anabranch.ops.expert_parallel import ExpertParallel
+from anabranch.ops.moe_ffn_rows import moe_ffn_rows
 from anabranch.ops.ragged_dot import ragged_dot
 from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
 from anabranch.ops.router import Routing
@@ -29,7 +31,7 @@ def moe_ffn(
     *,
     activation: str = "swiglu",
     recipe: str | None = None,
-    expert_parallel: Any = None,
+    expert_parallel: ExpertParallel | None = None,
     implementation: str | None = None,
 ) -> jax.Array:
     """Sends every token through its k experts and adds up the weighted results; drops nothing.
@@ -50,7 +52,9 @@ def moe_ffn(
         the tanh form, ``"reglu"`` relu(g) u, or ``"clamped_swiglu"`` (GPT-OSS): gate <= 7, up in
         [-7, 7], (up + 1) g sigmoid(1.702 g).
       recipe: None or ``"bf16"``.
-      expert_parallel: None; experts live on this device.
+      expert_parallel: None: all experts live on this device. An ``ExpertParallel``, inside
+        ``jax.shard_map``: E is then the experts of one rank, ``experts`` are global ids, and y and
+        all gradients have the bits that one device with all tokens and experts computes.
       implementation: None (the fused engine), ``"unfused"`` (gather, three ragged products,
         combine) or ``"reference"`` (plain jnp, E times the work).
 
@@ -68,10 +72,33 @@ def moe_ffn(
     experts, weights = routing[0], routing[1].astype(jnp.float32)
     if implementation == "reference":
         return reference.moe_ffn(x, experts, weights, w_gate, w_up, w_down, activation)
+    if expert_parallel is not None:
+        return _over_ranks(expert_parallel, x, experts, weights, (w_gate, w_up, w_down), activation)
     plan = ragged_plan(experts, w_gate.shape[0])
     if implementation == "unfused":
         return _unfused(x, weights, plan, w_gate, w_up, w_down, activation)
     return _moe_ffn(activation, x, weights, w_gate, w_up, w_down, plan)
+
+
+def _over_ranks(
+    expert_parallel: ExpertParallel,
+    x: jax.Array,
+    experts: jax.Array,
+    weights: jax.Array,
+    experts_weights: tuple[jax.Array, jax.Array, jax.Array],
+    activation: str,
+) -> jax.Array:
+    local = expert_parallel.local_experts(jax.lax.axis_size(expert_parallel.axis_name))
+    if experts_weights[0].shape[0] != local:
+        raise ValueError(
+            f"moe_ffn: w_gate {list(experts_weights[0].shape)} must have {local} experts, a rank's "
+            f"share of num_experts={expert_parallel.num_experts}"
+        )
+    plan = expert_parallel.prepare(experts)
+    rows, row_weights = expert_parallel.dispatch(plan, x, weights)
+    code = ACTIVATIONS.index(activation)
+    rows = moe_ffn_rows(code, rows, row_weights, *experts_weights, plan.group_offsets)
+    return expert_parallel.combine(plan, rows)
 
 
 def _unfused(
@@ -199,14 +226,19 @@ def _check(
 
 
 def _check_options(
-    activation: str, recipe: str | None, expert_parallel: Any, implementation: str | None
+    activation: str,
+    recipe: str | None,
+    expert_parallel: ExpertParallel | None,
+    implementation: str | None,
 ) -> None:
     if activation not in ACTIVATIONS:
         raise ValueError(f"moe_ffn: activation={activation!r}; must be one of {ACTIVATIONS}")
     if recipe not in (None, "bf16"):
         raise ValueError(f"moe_ffn: recipe={recipe!r}; this version computes in 'bf16' alone")
-    if expert_parallel is not None:
-        raise ValueError("moe_ffn: expert_parallel must be None; this version has one device")
+    if expert_parallel is not None and implementation is not None:
+        raise ValueError(
+            f"moe_ffn: implementation={implementation!r} is not available with expert_parallel"
+        )
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
             f"moe_ffn: implementation={implementation!r}; must be one of {IMPLEMENTATIONS}"

@@ -1,0 +1,115 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Calls operations in which the devices of a mesh axis take part together.
+
+An operation that XLA may run in a different order on different devices needs a name of its own, or
+two devices would meet in different calls. ``jax.ffi.ffi_call`` cannot give one: equal calls are
+lowered once and shared. The primitive here numbers each call as it is lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+from jax.interpreters import mlir
+
+from anabranch import _register
+
+AxisName = str | tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where a device stands: ``index`` i32 [2] = (rank, group), and the number of ranks."""
+
+    index: jax.Array
+    ranks: int
+
+
+def place(axis_name: AxisName) -> Place:
+    """The calling device's place along a mesh axis, or several; inside ``jax.shard_map``.
+
+    Devices that differ only along ``axis_name`` form a group.
+    """
+    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    mesh = jax.sharding.get_abstract_mesh()
+    others = tuple(name for name in mesh.manual_axes if name not in names)
+    rank = jax.lax.axis_index(names)
+    group = jax.lax.axis_index(others) if others else jnp.zeros_like(rank)
+    index = jnp.stack(_register.align(rank, group)).astype(jnp.int32)
+    return Place(index, jax.lax.axis_size(names))
+
+
+def call(
+    target: str,
+    results: Sequence[jax.ShapeDtypeStruct],
+    where: Place,
+    *operands: jax.Array,
+    aliases: dict[int, int] | None = None,
+    **attributes: bool | int | float | str,
+) -> list[jax.Array]:
+    """Calls collective operation ``target`` with ``where`` before the operands.
+
+    Args:
+      target: a name in ``_register.TARGETS``.
+      results: shape and dtype of each result.
+      where: the device's place; every device of the group must make the call.
+      *operands: arrays, in the order of the handler's ``Arg``s after the place.
+      aliases: numbers of results by the number of the operand (the place not counted) whose memory
+        they take.
+      **attributes: the handler's ``Attr``s.
+
+    Returns:
+      The results, varying over every axis that an operand or the place varies over.
+    """
+    _register.library()
+    aligned = _register.align(where.index, *operands)
+    outputs = _collective_p.bind(
+        *aligned,
+        target=target,
+        results=tuple(
+            jax.core.ShapedArray(result.shape, jnp.dtype(result.dtype)) for result in results
+        ),
+        aliases=tuple((aliases or {}).items()),
+        attributes=tuple(attributes.items()) + (("ranks", where.ranks),),
+    )
+    return [_register.vary_as(output, aligned[0]) for output in outputs]
+
+
+_collective_p = jax.extend.core.Primitive("anabranch_collective")
+_collective_p.multiple_results = True
+
+
+@_collective_p.def_abstract_eval
+def _abstract(*operands: Any, results: tuple[Any, ...], **_: Any) -> tuple[Any, ...]:
+    return results
+
+
+@_collective_p.def_impl
+def _evaluate(*operands: Any, target: str, **_: Any) -> None:
+    raise RuntimeError(f"{target}: must be called under jax.jit, inside jax.shard_map")
+
+
+def _lower(
+    ctx: Any,
+    *operands: Any,
+    target: str,
+    results: tuple[Any, ...],
+    aliases: tuple[tuple[int, int], ...],
+    attributes: tuple[tuple[str, Any], ...],
+) -> Any:
+    rule = jax.ffi.ffi_lowering(
+        f"anabranch_{target}",
+        # Keeps equal calls apart: XLA would merge them on the ground that they compute the same.
+        has_side_effect=True,
+        operand_output_aliases={operand + 1: result for operand, result in aliases},
+    )
+    encoded = {name: _register.encode(value) for name, value in attributes}
+    # Channels are numbered per program, so the site is the same in every process that compiles it.
+    site = _register.encode(ctx.module_context.new_channel())
+    return rule(ctx, *operands, site=site, **encoded)
+
+
+mlir.register_lowering(_collective_p, _lower, platform="cpu", cacheable=False)

@@ -1,0 +1,247 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Experts spread over the ranks of a mesh axis: who holds which row, there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anabranch import _collective, _register
+from anabranch._collective import AxisName
+from anabranch.ops import expert_parallel_calls as calls
+from anabranch.ops.expert_parallel_calls import ExpertParallelPlan
+
+OVERFLOWS = ("error", "grow", "drop")
+_HEADER_WORDS = 16
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class ExpertParallel:
+    """Dispatch and combine over a mesh axis; all methods are for use inside ``jax.shard_map``.
+
+    Attributes:
+      num_experts: E, over all ranks. The first E % ranks ranks own one expert more than the others;
+        ranks may own none.
+      topk: k, slots of a token.
+      axis_name: mesh axis, or axes, along which experts are spread.
+      capacity: rows that a rank can receive, or ``"worst"``: as many as any routing can send it.
+        Memory of rows that are not used is never touched.
+      overflow: when a rank needs more rows than ``capacity``: ``"error"`` on every rank, with the
+        rank and both numbers; ``"grow"``: take what is needed, up to the worst case; ``"drop"``:
+        leave out the rows past the capacity and count them.
+      combine_mode: ``"exact"``: f32 sums in ascending expert order, one rounding, so that the bits do
+        not depend on the number of ranks.
+      waves: 1.
+      wire: ``"bf16"``: rows travel in their own type.
+      transport: ``"auto"`` or ``"inprocess"``: ranks are devices of one process.
+      alignment: rows; each expert's rows begin at a multiple of it, the gap is zeros.
+      rank_of_expert: for each expert the rank that owns it, in place of the even table.
+    """
+
+    num_experts: int
+    topk: int
+    axis_name: AxisName = "expert"
+    capacity: int | str = "worst"
+    overflow: str = "error"
+    combine_mode: str = "exact"
+    waves: int = 1
+    wire: str = "bf16"
+    transport: str = "auto"
+    alignment: int = 1
+    rank_of_expert: tuple[int, ...] | None = None
+
+    def __init__(
+        self,
+        num_experts: int,
+        topk: int,
+        axis_name: AxisName = "expert",
+        capacity: int | str = "worst",
+        overflow: str = "error",
+        combine: str = "exact",
+        waves: int = 1,
+        wire: str = "bf16",
+        transport: str = "auto",
+        alignment: int = 1,
+        rank_of_expert: tuple[int, ...] | None = None,
+    ) -> None:
+        values = dict(locals(), combine_mode=combine)
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, values[field.name])
+        self._check()
+
+    def prepare(self, experts: jax.Array) -> ExpertParallelPlan:
+        """Agrees with the other ranks on where every routed slot's row goes.
+
+        Only counts travel: 4 E bytes a rank.
+
+        Args:
+          experts: i32 [T, k], global expert ids, different within a token; -1 = routed nowhere. T is
+            this rank's number of tokens.
+
+        Returns:
+          The plan.
+
+        Raises:
+          ValueError: shape or dtype do not fit.
+          jax.errors.JaxRuntimeError: on every rank, when on any of them an id is out of range or
+            appears twice in a token, or a capacity does not suffice.
+        """
+        if experts.ndim != 2 or experts.shape[1] != self.topk or experts.dtype != jnp.int32:
+            raise ValueError(
+                f"ExpertParallel.prepare: experts must be int32[T, {self.topk}], got "
+                f"{experts.dtype}{list(experts.shape)}"
+            )
+        where = _collective.place(self.axis_name)
+        table = jnp.asarray(self._table(where.ranks), jnp.int32)
+        local = self.local_experts(where.ranks)
+        slots = experts.shape[0] * self.topk
+        words = _HEADER_WORDS + where.ranks * self.num_experts + 3 * slots + 2 * local + 1
+        worst = calls.worst_capacity(
+            experts.shape[0] * where.ranks, self.topk, local, self.alignment
+        )
+        # Under "grow" a first guess; what it grows to never exceeds the worst case.
+        capacity = worst if self.capacity == "worst" else min(int(self.capacity), 2**31 - 1)
+        shapes = ((words,), (local,), (local + 1,), (3,))
+        options = (where.ranks, capacity, self.alignment, OVERFLOWS.index(self.overflow))
+        return ExpertParallelPlan(*calls.prepare(options, shapes, where.index, experts, table))
+
+    def dispatch(
+        self, plan: ExpertParallelPlan, x: jax.Array, weights: jax.Array | None = None
+    ) -> Any:
+        """Sends each routed slot's row, and weight, to the rank that owns its expert.
+
+        Differentiable in ``x`` and ``weights``.
+
+        Args:
+          plan: from ``prepare``.
+          x: bf16 or f32 [T, H].
+          weights: floating [T, k], sent as f32.
+
+        Returns:
+          rows [C, H] in x's dtype, C the static capacity; with ``weights`` also row_weights f32 [C].
+          Rows of group i are ``group_offsets[i] + [0, group_sizes[i])``, padding up to the next
+          group is zero, and rows past ``group_offsets[-1]`` are undefined.
+
+        Raises:
+          ValueError: a shape or dtype does not fit. (JAX reports faults of a plan's values.)
+        """
+        tokens = self._tokens("dispatch", plan)
+        if x.ndim != 2 or x.shape[0] != tokens or x.dtype not in (jnp.bfloat16, jnp.float32):
+            raise ValueError(
+                f"ExpertParallel.dispatch: x must be bfloat16 or float32 [{tokens}, H] to fit the "
+                f"plan, got {x.dtype}{list(x.shape)}"
+            )
+        weighted = weights is not None
+        if weighted and weights.shape != (tokens, self.topk):
+            raise ValueError(
+                f"ExpertParallel.dispatch: weights must be [{tokens}, {self.topk}] to fit the plan,"
+                f" got {weights.dtype}{list(weights.shape)}"
+            )
+        weights = weights.astype(jnp.float32) if weighted else jnp.zeros(0, jnp.float32)
+        operands = _register.align(plan.place, plan.words, x, weights)
+        rows, row_weights = calls.dispatch(self._options(tokens, weighted), *operands)
+        return (rows, row_weights) if weighted else rows
+
+    def combine(self, plan: ExpertParallelPlan, rows: jax.Array) -> jax.Array:
+        """Adds up each token's rows, fetched from the ranks that own its experts.
+
+        Differentiable in ``rows``; the gradient is a dispatch.
+
+        Args:
+          plan: from ``prepare``.
+          rows: bf16 or f32 [C, H], as ``dispatch`` lays them out. Weigh them before: rows are added
+            as they are.
+
+        Returns:
+          y [T, H] in rows' dtype: f32 sums in ascending expert order, rounded once; a token without
+          rows gets zeros. The same bits for any number of ranks.
+
+        Raises:
+          ValueError: a shape or dtype does not fit.
+        """
+        tokens = self._tokens("combine", plan)
+        options = self._options(tokens, weighted=False)
+        capacity = options.capacity
+        if (
+            rows.ndim != 2
+            or rows.shape[0] != capacity
+            or rows.dtype
+            not in (
+                jnp.bfloat16,
+                jnp.float32,
+            )
+        ):
+            raise ValueError(
+                f"ExpertParallel.combine: rows must be bfloat16 or float32 [{capacity}, H] to fit "
+                f"the plan, got {rows.dtype}{list(rows.shape)}"
+            )
+        no_weights = jnp.zeros(0, jnp.float32)
+        return calls.combine(options, *_register.align(plan.place, plan.words, rows, no_weights))[0]
+
+    def local_experts(self, ranks: int) -> int:
+        """L: the largest number of experts that one of ``ranks`` ranks owns."""
+        return int(np.bincount(self._table(ranks)).max())
+
+    def static_capacity(self, tokens: int, ranks: int) -> int:
+        """C: rows of a rank's buffer when each of ``ranks`` ranks has ``tokens`` tokens."""
+        if self.overflow != "grow" and self.capacity != "worst":
+            return int(self.capacity)
+        local = self.local_experts(ranks)
+        return calls.worst_capacity(tokens * ranks, self.topk, local, self.alignment)
+
+    def _options(self, tokens: int, weighted: bool) -> calls.Options:
+        ranks = jax.lax.axis_size(self.axis_name)
+        capacity = self.static_capacity(tokens, ranks)
+        return calls.Options(ranks, tokens, self.topk, capacity, weighted)
+
+    def _table(self, ranks: int) -> np.ndarray:
+        if self.rank_of_expert is not None:
+            table = np.asarray(self.rank_of_expert)
+            if table.min() < 0 or table.max() >= ranks:
+                raise ValueError(
+                    f"ExpertParallel: rank_of_expert has ranks {table.min()} to {table.max()}; the "
+                    f"axis {self.axis_name!r} has {ranks}"
+                )
+            return table
+        return np.concatenate(
+            [
+                np.full(len(part), rank)
+                for rank, part in enumerate(np.array_split(np.arange(self.num_experts), ranks))
+            ]
+        ).astype(np.int32)
+
+    def _tokens(self, method: str, plan: ExpertParallelPlan) -> int:
+        ranks = jax.lax.axis_size(self.axis_name)
+        local = self.local_experts(ranks)
+        slots = plan.words.shape[0] - _HEADER_WORDS - ranks * self.num_experts - 2 * local - 1
+        if slots < 0 or slots % (3 * self.topk) or plan.group_sizes.shape != (local,):
+            raise ValueError(
+                f"ExpertParallel.{method}: the plan (words {list(plan.words.shape)}, group_sizes "
+                f"{list(plan.group_sizes.shape)}) was made by another ExpertParallel than this one "
+                f"with E={self.num_experts}, k={self.topk} on {ranks} ranks"
+            )
+        return slots // (3 * self.topk)
+
+    def _check(self) -> None:
+        def check(name: str, good: bool, rule: str) -> None:
+            if not good:
+                raise ValueError(f"ExpertParallel: {name}={getattr(self, name)!r}; {rule}")
+
+        check("num_experts", self.num_experts >= 1, "must be at least 1")
+        check("topk", 1 <= self.topk <= min(256, self.num_experts), "must be 1 to num_experts, 256")
+        worst = self.capacity == "worst"
+        whole = isinstance(self.capacity, int) and self.capacity >= 0
+        check("capacity", worst or whole, "must be 'worst' or a number of rows")
+        check("overflow", self.overflow in OVERFLOWS, f"must be one of {', '.join(OVERFLOWS)}")
+        check("combine_mode", self.combine_mode == "exact", "this version has 'exact' alone")
+        check("waves", self.waves == 1, "this version has one wave")
+        check("wire", self.wire == "bf16", "this version sends rows in their own type ('bf16')")
+        known = self.transport in ("auto", "inprocess")
+        check("transport", known, "this version has 'auto' and 'inprocess'")
+        check("alignment", self.alignment >= 1, "must be at least 1")
+        fits = self.rank_of_expert is None or len(self.rank_of_expert) == self.num_experts
+        check("rank_of_expert", fits, f"must have num_experts={self.num_experts} entries")

@@ -30,8 +30,9 @@ xffi::Error GroupedGemmDgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer dy, x
 }
 
 xffi::Error GroupedGemmWgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer dy,
-                                    xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> dw) {
-  const GroupedGemmWgradArgs args{View(x), View(dy), View(group_sizes), View(dw)};
+                                    xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> dw,
+                                    int64_t num_leaves) {
+  const GroupedGemmWgradArgs args{View(x), View(dy), View(group_sizes), View(dw), num_leaves};
   return Run("grouped_gemm_wgrad", GroupedGemmWgrad, GroupedGemmWgradScratchBytes, args, pool);
 }
 
@@ -53,4 +54,4 @@ ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm, anabranch::ffi::GroupedGemmHandler
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_dgrad, anabranch::ffi::GroupedGemmDgradHandler,
                       anabranch::ffi::Signature());
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_wgrad, anabranch::ffi::GroupedGemmWgradHandler,
-                      anabranch::ffi::Signature());
+                      anabranch::ffi::Signature().Attr<int64_t>("num_leaves"));

@@ -48,7 +48,7 @@ xffi::Error BackwardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyB
                             xffi::AnyBuffer labels, xffi::AnyBuffer normaliser,
                             xffi::AnyBuffer loss_grad, xffi::Result<xffi::AnyBuffer> x_grad,
                             xffi::Result<xffi::AnyBuffer> w_grad, int64_t ignore_index,
-                            float z_loss) {
+                            float z_loss, int64_t num_leaves, int64_t num_ranks) {
   return ToError(Backward(pool, {.ignore_index = ignore_index,
                                  .z_loss = z_loss,
                                  .x = View(x),
@@ -57,7 +57,9 @@ xffi::Error BackwardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyB
                                  .normaliser = View(normaliser),
                                  .loss_grad = View(loss_grad),
                                  .x_grad = View(x_grad),
-                                 .w_grad = View(w_grad)}));
+                                 .w_grad = View(w_grad),
+                                 .num_leaves = num_leaves,
+                                 .num_ranks = num_ranks}));
 }
 
 }  // namespace
@@ -84,6 +86,8 @@ ANABRANCH_FFI_HANDLER(anabranch_linear_cross_entropy_grad, BackwardHandler,
                           .Ret<xffi::AnyBuffer>()  // x_grad [T,H]
                           .Ret<xffi::AnyBuffer>()  // w_grad [H,V]
                           .Attr<int64_t>("ignore_index")
-                          .Attr<float>("z_loss"));
+                          .Attr<float>("z_loss")
+                          .Attr<int64_t>("num_leaves")
+                          .Attr<int64_t>("num_ranks"));
 
 }  // namespace anabranch::ffi

@@ -5,7 +5,8 @@ Rows lie in group order; rows past the sum of ``group_sizes`` belong to no group
 zero and they contribute nothing. Each function's gradients are the other two, so any order of
 reverse-mode derivative exists. Sums are f32; ``multiplicand`` says in which type operands meet:
 ``None`` is bf16 if both are bf16, else f32; ``"bfloat16"`` rounds f32 operands to it (a weight
-while it is packed, without a copy).
+while it is packed, without a copy). ``leaves`` above 1 cuts the rows of each group into that many
+equal leaves (a power of two), over which weight gradients are summed by a fixed binary tree.
 
 They check nothing: ``ragged_dot`` and ``linear`` are the public faces.
 """
@@ -24,32 +25,47 @@ from anabranch import _register
 SERVED_DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def grouped_gemm(
-    x: jax.Array, w: jax.Array, group_sizes: jax.Array, dtype: Any, multiplicand: str | None = None
+    x: jax.Array,
+    w: jax.Array,
+    group_sizes: jax.Array,
+    dtype: Any,
+    multiplicand: str | None = None,
+    leaves: int = 1,
 ) -> jax.Array:
     """Returns y [M, N] in ``dtype``: y[r] = x[r] @ w[group of r]; x [M, K], w [E, K, N]."""
     x, w = _operands(x, w, multiplicand, packs_second=True)
     return _call("grouped_gemm", (x.shape[0], w.shape[2]), dtype, x, w, group_sizes)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def grouped_gemm_dgrad(
-    dy: jax.Array, w: jax.Array, group_sizes: jax.Array, dtype: Any, multiplicand: str | None = None
+    dy: jax.Array,
+    w: jax.Array,
+    group_sizes: jax.Array,
+    dtype: Any,
+    multiplicand: str | None = None,
+    leaves: int = 1,
 ) -> jax.Array:
     """Returns dx [M, K] in ``dtype``: dx[r] = dy[r] @ w[group of r].T; dy [M, N], w [E, K, N]."""
     dy, w = _operands(dy, w, multiplicand, packs_second=True)
     return _call("grouped_gemm_dgrad", (dy.shape[0], w.shape[1]), dtype, dy, w, group_sizes)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def grouped_gemm_wgrad(
-    x: jax.Array, dy: jax.Array, group_sizes: jax.Array, dtype: Any, multiplicand: str | None = None
+    x: jax.Array,
+    dy: jax.Array,
+    group_sizes: jax.Array,
+    dtype: Any,
+    multiplicand: str | None = None,
+    leaves: int = 1,
 ) -> jax.Array:
     """Returns dw [E, K, N] in ``dtype``: dw[g] = x_g.T @ dy_g; x [M, K], dy [M, N]."""
     x, dy = _operands(x, dy, multiplicand, packs_second=False)
     shape = (group_sizes.shape[0], x.shape[1], dy.shape[1])
-    return _call("grouped_gemm_wgrad", shape, dtype, x, dy, group_sizes)
+    return _call("grouped_gemm_wgrad", shape, dtype, x, dy, group_sizes, num_leaves=leaves)
 
 
 def _operands(
@@ -63,9 +79,12 @@ def _operands(
     return a.astype(multiplicand), b
 
 
-def _call(target: str, shape: tuple[int, ...], dtype: Any, *operands: jax.Array) -> jax.Array:
+def _call(
+    target: str, shape: tuple[int, ...], dtype: Any, *operands: jax.Array, **attributes: int
+) -> jax.Array:
     computed = jnp.float32 if dtype == jnp.float16 else dtype
-    return _register.call(target, jax.ShapeDtypeStruct(shape, computed), *operands).astype(dtype)
+    result = jax.ShapeDtypeStruct(shape, computed)
+    return _register.call(target, result, *operands, **attributes).astype(dtype)
 
 
 def _keep(product: Any) -> Any:
@@ -75,24 +94,30 @@ def _keep(product: Any) -> Any:
     return forward
 
 
-def _grouped_gemm_backward(_: Any, multiplicand: str | None, kept: Any, dy: jax.Array) -> Any:
+def _grouped_gemm_backward(
+    _: Any, multiplicand: str | None, leaves: int, kept: Any, dy: jax.Array
+) -> Any:
     x, w, sizes = kept
-    dx = grouped_gemm_dgrad(dy, w, sizes, x.dtype, multiplicand)
-    dw = grouped_gemm_wgrad(x, dy, sizes, w.dtype, multiplicand)
+    dx = grouped_gemm_dgrad(dy, w, sizes, x.dtype, multiplicand, leaves)
+    dw = grouped_gemm_wgrad(x, dy, sizes, w.dtype, multiplicand, leaves)
     return dx, dw, None
 
 
-def _dgrad_backward(_: Any, multiplicand: str | None, kept: Any, ddx: jax.Array) -> Any:
+def _dgrad_backward(
+    _: Any, multiplicand: str | None, leaves: int, kept: Any, ddx: jax.Array
+) -> Any:
     dy, w, sizes = kept
-    ddy = grouped_gemm(ddx, w, sizes, dy.dtype, multiplicand)
-    dw = grouped_gemm_wgrad(ddx, dy, sizes, w.dtype, multiplicand)
+    ddy = grouped_gemm(ddx, w, sizes, dy.dtype, multiplicand, leaves)
+    dw = grouped_gemm_wgrad(ddx, dy, sizes, w.dtype, multiplicand, leaves)
     return ddy, dw, None
 
 
-def _wgrad_backward(_: Any, multiplicand: str | None, kept: Any, ddw: jax.Array) -> Any:
+def _wgrad_backward(
+    _: Any, multiplicand: str | None, leaves: int, kept: Any, ddw: jax.Array
+) -> Any:
     x, dy, sizes = kept
-    dx = grouped_gemm_dgrad(dy, ddw, sizes, x.dtype, multiplicand)
-    ddy = grouped_gemm(x, ddw, sizes, dy.dtype, multiplicand)
+    dx = grouped_gemm_dgrad(dy, ddw, sizes, x.dtype, multiplicand, leaves)
+    ddy = grouped_gemm(x, ddw, sizes, dy.dtype, multiplicand, leaves)
     return dx, ddy, None
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from anabranch import _register
+from anabranch.ops import token_tree
 from anabranch.ops.grouped_gemm import SERVED_DTYPES, grouped_gemm
 
 _RECIPES = (None, "bf16")
@@ -28,7 +29,8 @@ def linear(
     Where ``x`` is bf16, operands of the product and of both its gradients are bf16 and sums f32: an
     f32 ``w`` is rounded to bf16 inside, and so is the gradient of an f32 result. The gradient of
     ``w`` is an f32 sum in w's dtype, so that f32 master weights need no copy of another type. Other
-    mixtures are computed in f32. Gradients exist in reverse mode, of any order.
+    mixtures are computed in f32. Gradients exist in reverse mode, of any order; that of ``w`` is
+    summed over rows as `anabranch.ops.token_tree` says.
 
     Args:
       x: f32, bf16 or f16 [..., K].
@@ -52,12 +54,13 @@ def linear(
     if not {x.dtype, w.dtype, dtype}.issubset(SERVED_DTYPES):
         raise ValueError(f"linear: {shapes}, result {dtype.name}; types must be f32, bf16 or f16")
     in_bf16 = recipe == "bf16" or x.dtype == jnp.bfloat16
-    return _linear(x, w, dtype, "bfloat16" if in_bf16 else "float32")
+    leaves = token_tree.current().leaves
+    return _linear(x, w, dtype, "bfloat16" if in_bf16 else "float32", leaves)
 
 
 # One dispatch per eager call; an engine error then surfaces as it does under jit.
-@functools.partial(jax.jit, static_argnames=("dtype", "multiplicand"), inline=True)
-def _linear(x: jax.Array, w: jax.Array, dtype: Any, multiplicand: str) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
+def _linear(x: jax.Array, w: jax.Array, dtype: Any, multiplicand: str, leaves: int) -> jax.Array:
     x, w = _register.align(x, w)
     num_rows = math.prod(x.shape[:-1])
     y = grouped_gemm(
@@ -66,5 +69,6 @@ def _linear(x: jax.Array, w: jax.Array, dtype: Any, multiplicand: str) -> jax.Ar
         jnp.full(1, num_rows, jnp.int32),
         dtype,
         multiplicand,
+        leaves,
     )
     return y.reshape(*x.shape[:-1], w.shape[1])

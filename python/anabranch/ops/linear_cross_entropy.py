@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from anabranch import _register
+from anabranch.ops import token_tree
 from anabranch.ops.grouped_gemm import SERVED_DTYPES
+from anabranch.ops.token_tree import TokenTree
 
 
 def linear_cross_entropy(
@@ -26,7 +28,8 @@ def linear_cross_entropy(
 
     Logits are f32 sums that exist one tile at a time; the backward pass computes them again and
     forms their gradient slab by slab of the vocabulary, in x's dtype. Nothing of size [T, V] is ever
-    stored in f32. The same bits for any number of threads. The sums are those of the online softmax
+    stored in f32. The same bits for any number of threads; w's gradient is summed over tokens as
+    `anabranch.ops.token_tree` says. The sums are those of the online softmax
     (Milakov & Gimelshein 2018, arXiv 1805.02867); z_loss is that of PaLM (arXiv 2204.02311).
 
     Args:
@@ -49,28 +52,30 @@ def linear_cross_entropy(
     _validate(x, w, labels, ignore_index)
     if x.dtype != jnp.bfloat16 or w.dtype not in (jnp.bfloat16, jnp.float32):
         x, w = x.astype(jnp.float32), w.astype(jnp.float32)
-    return _run(x, w, labels.astype(jnp.int32), int(ignore_index), float(z_loss))
+    tree = token_tree.current()
+    return _run(x, w, labels.astype(jnp.int32), int(ignore_index), float(z_loss), tree)
 
 
 # One dispatch per eager call; an engine error then surfaces as it does under jit.
-@functools.partial(jax.jit, static_argnums=(3, 4), inline=True)
+@functools.partial(jax.jit, static_argnums=(3, 4, 5), inline=True)
 def _run(
-    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int, z_loss: float
+    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int, z_loss: float, tree: TokenTree
 ) -> jax.Array:
     with jax.named_scope("linear_cross_entropy"):
-        return _losses(*_register.align(x, w, labels), ignore_index, z_loss)
+        return _losses(*_register.align(x, w, labels), ignore_index, z_loss, tree)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _losses(
-    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int, z_loss: float
+    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int, z_loss: float, tree: TokenTree
 ) -> jax.Array:
-    return _forward(x, w, labels, ignore_index, z_loss)[0]
+    return _forward(x, w, labels, ignore_index, z_loss, tree)[0]
 
 
 def _forward(
-    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int, z_loss: float
+    x: jax.Array, w: jax.Array, labels: jax.Array, ignore_index: int, z_loss: float, tree: TokenTree
 ) -> tuple[jax.Array, Any]:
+    del tree  # of the backward pass
     per_token = jax.ShapeDtypeStruct(labels.shape, jnp.float32)
     loss, normaliser = _register.call(
         "linear_cross_entropy",
@@ -85,7 +90,7 @@ def _forward(
 
 
 def _backward(
-    ignore_index: int, z_loss: float, residuals: Any, loss_grad: jax.Array
+    ignore_index: int, z_loss: float, tree: TokenTree, residuals: Any, loss_grad: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     x, w, labels, normaliser = residuals
     x_grad, w_grad = _register.call(
@@ -98,6 +103,8 @@ def _backward(
         loss_grad,
         ignore_index=ignore_index,
         z_loss=z_loss,
+        num_leaves=tree.leaves,
+        num_ranks=tree.num_ranks,
     )
     return x_grad, w_grad, None  # labels are integers
 

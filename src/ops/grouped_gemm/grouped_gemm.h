@@ -50,11 +50,14 @@ Status GroupedGemmDgrad(const GroupedGemmDgradArgs& args, const Context& context
 
 // dw[g] = transpose(x_g) @ dy_g over the rows of group g: the gradient of the weights. An empty
 // group's dw is written as exact +0.
+//   Leaves    with num_leaves above 1 the rows of every group are cut into that many equal leaves
+//             and summed by the tree of tile/tree_block.h; a power of two, at most 64.
 struct GroupedGemmWgradArgs {
   ConstTensorView x;            // [M, K] bf16 | f32
   ConstTensorView dy;           // [M, N], type of x
   ConstTensorView group_sizes;  // [E] i32
   TensorView dw;                // [E, K, N] f32 | bf16
+  int64_t num_leaves = 1;
 };
 int64_t GroupedGemmWgradScratchBytes(const GroupedGemmWgradArgs& args, int num_workers);
 Status GroupedGemmWgrad(const GroupedGemmWgradArgs& args, const Context& context);

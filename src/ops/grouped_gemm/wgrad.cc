@@ -10,6 +10,7 @@
 #include "ops/grouped_gemm/schedule.h"
 #include "tile/block.h"
 #include "tile/tile.h"
+#include "tile/tree_block.h"
 
 namespace anabranch {
 namespace {
@@ -27,11 +28,17 @@ struct Scratch {
     const int64_t num_rows = args.x.size(0);
     x_rows = arena.Take<const void*>(num_rows);
     dy_rows = arena.Take<const void*>(num_rows);
-    worker_bytes =
-        RoundUp(tile::TransposedProductScratchBytes(
-                    args.x.dtype(), num_rows, std::min(args.x.size(1), tile::kMaxBlockColumns)),
-                kCacheLineBytes);
+    worker_bytes = RoundUp(BlockBytes(args), kCacheLineBytes);
     workers = arena.Take<std::byte>(worker_bytes * num_workers);
+  }
+
+  static int64_t BlockBytes(const GroupedGemmWgradArgs& args) {
+    const int64_t columns = std::min(args.x.size(1), tile::kMaxBlockColumns);
+    if (args.num_leaves == 1) {
+      return tile::TransposedProductScratchBytes(args.x.dtype(), args.x.size(0), columns);
+    }
+    return tile::TransposedTreeScratchBytes(args.x.dtype(), args.x.size(0), columns,
+                                            static_cast<int>(args.num_leaves));
   }
 
   ScratchArena arena;
@@ -126,9 +133,16 @@ class WgradRun {
         .out_dtype = args_.dw.dtype(),
         .out_pitch = problem_.n,
     };
-    tile::TransposedProductBlock(kernels_, product,
-                                 scratch_.workers + worker * scratch_.worker_bytes);
+    Multiply(product, scratch_.workers + worker * scratch_.worker_bytes);
     tile::StreamFence();
+  }
+
+  void Multiply(const tile::TransposedProduct& product, void* scratch) {
+    const int leaves = static_cast<int>(args_.num_leaves);
+    if (leaves == 1) return tile::TransposedProductBlock(kernels_, product, scratch);
+    int64_t begin[tile::kMaxLeaves + 1];
+    for (int i = 0; i <= leaves; ++i) begin[i] = tile::LeafBegin(product.num_rows, leaves, i);
+    tile::TransposedTreeBlock(kernels_, product, {begin, leaves}, scratch);
   }
 
   const GroupedGemmWgradArgs& args_;
@@ -147,6 +161,10 @@ int64_t GroupedGemmWgradScratchBytes(const GroupedGemmWgradArgs& args, int num_w
 Status GroupedGemmWgrad(const GroupedGemmWgradArgs& args, const Context& context) {
   GroupedGemmProblem problem;
   ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
+  if (!tile::IsLeafCount(args.num_leaves)) {
+    return InvalidArgument("grouped_gemm_wgrad: num_leaves=", args.num_leaves,
+                           "; must be a power of two up to ", tile::kMaxLeaves);
+  }
   const int64_t needed = GroupedGemmWgradScratchBytes(args, context.executor->num_workers());
   ANABRANCH_RETURN_IF_ERROR(CheckScratch("grouped_gemm_wgrad", context, needed));
   WgradRun(args, problem, context).Run();

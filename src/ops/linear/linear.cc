@@ -50,13 +50,15 @@ Status LinearDgrad(const LinearDgradArgs& args, const Context& context) {
 }
 
 int64_t LinearWgradScratchBytes(const LinearWgradArgs& args, int num_workers) {
-  return GroupedGemmWgradScratchBytes({args.x, args.dy, {}, Stack(args.dw)}, num_workers);
+  return GroupedGemmWgradScratchBytes({args.x, args.dy, {}, Stack(args.dw), args.num_leaves},
+                                      num_workers);
 }
 
 Status LinearWgrad(const LinearWgradArgs& args, const Context& context) {
   ANABRANCH_RETURN_IF_ERROR(CheckRows(args.x));
   const AllRows all_rows(args.x);
-  return GroupedGemmWgrad({args.x, args.dy, all_rows.view(), Stack(args.dw)}, context);
+  return GroupedGemmWgrad({args.x, args.dy, all_rows.view(), Stack(args.dw), args.num_leaves},
+                          context);
 }
 
 }  // namespace anabranch

@@ -35,11 +35,12 @@ struct LinearDgradArgs {
 int64_t LinearDgradScratchBytes(const LinearDgradArgs& args, int num_workers);
 Status LinearDgrad(const LinearDgradArgs& args, const Context& context);
 
-// dw = transpose(x) @ dy.
+// dw = transpose(x) @ dy. num_leaves as in GroupedGemmWgradArgs.
 struct LinearWgradArgs {
   ConstTensorView x;   // [M, K] bf16 | f32
   ConstTensorView dy;  // [M, N], type of x
   TensorView dw;       // [K, N] f32 | bf16
+  int64_t num_leaves = 1;
 };
 int64_t LinearWgradScratchBytes(const LinearWgradArgs& args, int num_workers);
 Status LinearWgrad(const LinearWgradArgs& args, const Context& context);

@@ -93,6 +93,43 @@ TEST(LinearTest, MatchesSumsInDouble) {
   }
 }
 
+TEST(LinearTest, LeavesOfTheWeightGradientAddUpInPairs) {
+  constexpr int64_t kRows = 300, kIn = 50, kOut = 70;
+  const auto x = Random<BF16>(kRows * kIn, 1);
+  const auto dy = Random<BF16>(kRows * kOut, 2);
+  const auto wgrad = [&](int64_t first, int64_t rows, int64_t leaves) {
+    std::vector<float> dw(kIn * kOut, NAN);
+    const LinearWgradArgs args{{x.data() + first * kIn, {rows, kIn}},
+                               {dy.data() + first * kOut, {rows, kOut}},
+                               {dw.data(), {kIn, kOut}},
+                               leaves};
+    EXPECT_TRUE(RunOp(LinearWgrad, LinearWgradScratchBytes, args, 2).ok());
+    return dw;
+  };
+  std::vector<float> sum;
+  for (int64_t half : {0, 1}) {
+    const std::vector<float> left = wgrad(half * 150, 75, 1), right = wgrad(half * 150 + 75, 75, 1);
+    std::vector<float> pair(left.size());
+    for (size_t i = 0; i < pair.size(); ++i) pair[i] = left[i] + right[i];
+    EXPECT_EQ(wgrad(half * 150, 150, 2), pair);
+    if (half == 0) sum = pair;
+    if (half == 1) {
+      for (size_t i = 0; i < pair.size(); ++i) sum[i] += pair[i];
+    }
+  }
+  EXPECT_EQ(wgrad(0, kRows, 4), sum);
+}
+
+TEST(LinearTest, LeavesMustBeAPowerOfTwo) {
+  const auto x = Random<float>(6, 1);
+  std::vector<float> dw(9, NAN);
+  const LinearWgradArgs args{{x.data(), {2, 3}}, {x.data(), {2, 3}}, {dw.data(), {3, 3}}, 3};
+  const Status status = RunOp(LinearWgrad, LinearWgradScratchBytes, args, 1);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("num_leaves=3"), std::string::npos) << status.message();
+  EXPECT_TRUE(std::isnan(dw[0]));
+}
+
 TEST(LinearTest, ErrorsNameTheRule) {
   const auto x = Random<float>(6, 1);
   std::vector<float> y(8, NAN);

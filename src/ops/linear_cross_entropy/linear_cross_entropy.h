@@ -51,9 +51,12 @@ Status LinearCrossEntropy(const LinearCrossEntropyArgs& args, Context& context);
 //   x_grad [T,H] as x = logit_grad @ w^T   w_grad [H,V] as w = x^T @ logit_grad
 //   Numerics  logits are computed again, as in the forward call. logit_grad is formed in f32 and
 //             rounded to x's type, in which it is multiplied. x_grad is summed in f32 in ascending
-//             v (inside slabs whose width depends on T and the type alone, slabs ascending) and
-//             rounded once; w_grad as tile::TransposedProductBlock sums. Bitwise equal for any
-//             number of threads.
+//             v (inside slabs whose width depends on T * num_ranks and the type alone, slabs
+//             ascending) and rounded once; w_grad as tile::TransposedProductBlock sums. Bitwise
+//             equal for any number of threads.
+//   Leaves    with num_leaves (a power of two, at most 64) above 1, w_grad is summed over that many
+//             equal runs of tokens as tile::TransposedTreeBlock does. num_ranks is how many such
+//             calls share the tokens of a larger one: x_grad then has the bits of that one.
 //   Memory    logit_grad exists for one slab of columns, in x's type: about 8 MiB.
 struct LinearCrossEntropyGradArgs {
   int64_t ignore_index = -1;
@@ -65,6 +68,8 @@ struct LinearCrossEntropyGradArgs {
   ConstTensorView loss_grad;
   TensorView x_grad;
   TensorView w_grad;
+  int64_t num_leaves = 1;
+  int64_t num_ranks = 1;
 };
 Status LinearCrossEntropyGrad(const LinearCrossEntropyGradArgs& args, Context& context);
 

@@ -9,6 +9,7 @@
 #include "ops/linear_cross_entropy/labelled.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "tile/block.h"
+#include "tile/tree_block.h"
 
 namespace anabranch {
 namespace {
@@ -28,8 +29,8 @@ constexpr int64_t kMaxPartRows = 2048;
 // Columns of w_grad for which one worker rearranges x anew: 5 % of their time.
 constexpr int64_t kMinBlockColumns = 512;
 
-int64_t SlabColumns(const Sizes& sizes) {
-  const int64_t row_bytes = std::max<int64_t>(sizes.tokens, 1) * sizes.element_bytes();
+int64_t SlabColumns(const Sizes& sizes, int64_t num_ranks) {
+  const int64_t row_bytes = std::max<int64_t>(sizes.tokens * num_ranks, 1) * sizes.element_bytes();
   const int64_t fitting = kSlabBytes / row_bytes / kMinSlabColumns * kMinSlabColumns;
   return std::min(std::clamp(fitting, kMinSlabColumns, kMaxSlabColumns),
                   RoundUp(sizes.vocabulary, 2));
@@ -50,10 +51,25 @@ struct Scratch {
   int64_t bytes;
 };
 
-Scratch LayOut(const Sizes& sizes, int num_workers, void* block) {
+// What a call adds to its sizes.
+struct Tree {
+  int64_t num_leaves, num_ranks;
+};
+Tree TreeOf(const LinearCrossEntropyGradArgs& args) { return {args.num_leaves, args.num_ranks}; }
+
+int64_t BlockBytes(const Sizes& sizes, int64_t num_leaves) {
+  const int64_t columns = std::min(tile::kMaxBlockColumns, sizes.hidden);
+  if (num_leaves == 1) {
+    return tile::TransposedProductScratchBytes(sizes.type, sizes.tokens, columns);
+  }
+  return tile::TransposedTreeScratchBytes(sizes.type, sizes.tokens, columns,
+                                          static_cast<int>(num_leaves));
+}
+
+Scratch LayOut(const Sizes& sizes, Tree tree, int num_workers, void* block) {
   ScratchArena arena(block);
   Scratch s;
-  s.slab_columns = SlabColumns(sizes);
+  s.slab_columns = SlabColumns(sizes, tree.num_ranks);
   // One cache line more than the columns: rows a power of two apart share few sets of the caches.
   s.grad_pitch = RoundUp(s.slab_columns, 32) + 32;
   s.sum_pitch = RoundUp(sizes.hidden, 16);
@@ -66,13 +82,11 @@ Scratch LayOut(const Sizes& sizes, int num_workers, void* block) {
   s.panel = arena.Take<PanelScratch>(num_workers);
   s.block = arena.Take<void*>(num_workers);
   const int64_t words = std::max(sizes.hidden_words(), tile::WordsOf(sizes.type, s.slab_columns));
-  const int64_t block_columns = std::min(tile::kMaxBlockColumns, sizes.hidden);
   for (int worker = 0; worker < num_workers; ++worker) {
     PanelScratch panel;
     panel.panel = arena.Take<uint32_t>(words * tile::kPanelColumns);
     panel.rows = arena.Take<const void*>(std::max<int64_t>(sizes.hidden, tile::kPanelColumns));
-    void* block_scratch = arena.Take<char>(
-        tile::TransposedProductScratchBytes(sizes.type, sizes.tokens, block_columns));
+    void* block_scratch = arena.Take<char>(BlockBytes(sizes, tree.num_leaves));
     if (block == nullptr) continue;
     s.panel[worker] = panel;
     s.block[worker] = block_scratch;
@@ -89,11 +103,12 @@ class GradRun {
         sizes_(sizes),
         kernels_(tile::Kernels()),
         executor_(context.executor),
-        scratch_(LayOut(sizes, context.executor->num_workers(), context.scratch)) {}
+        scratch_(LayOut(sizes, TreeOf(args), context.executor->num_workers(), context.scratch)) {}
 
   void Run() {
     linear_cross_entropy::FillLabelled(inputs_, sizes_, &scratch_.labelled);
     FillRows();
+    FillLeaves();
     ZeroIgnored();
     if (count() == 0) {
       std::memset(args_.w_grad.data(), 0,
@@ -122,6 +137,16 @@ class GradRun {
       const float share = cotangent * (1 + 2 * args_.z_loss * normaliser);
       scratch_.loss_rows[i] = {normaliser, share, cotangent, scratch_.labelled.label[i]};
       scratch_.grad_rows[i] = GradAt(i, 0);
+    }
+  }
+
+  // Leaves are runs of tokens; what is summed are the labelled ones among them.
+  void FillLeaves() {
+    const int leaves = static_cast<int>(args_.num_leaves);
+    const int32_t* tokens = scratch_.labelled.token;
+    for (int i = 0; i <= leaves; ++i) {
+      const int64_t first = tile::LeafBegin(sizes_.tokens, leaves, i);
+      leaf_begin_[i] = std::lower_bound(tokens, tokens + count(), first) - tokens;
     }
   }
 
@@ -249,7 +274,12 @@ class GradRun {
       product.out =
           static_cast<char*>(args_.w_grad.data()) +
           (product.first_a * sizes_.vocabulary + first + begin) * SizeOf(product.out_dtype);
-      tile::TransposedProductBlock(kernels_, product, scratch_.block[worker]);
+      if (args_.num_leaves == 1) {
+        tile::TransposedProductBlock(kernels_, product, scratch_.block[worker]);
+      } else {
+        const tile::RowLeaves leaves{leaf_begin_, static_cast<int>(args_.num_leaves)};
+        tile::TransposedTreeBlock(kernels_, product, leaves, scratch_.block[worker]);
+      }
       tile::StreamFence();
     });
   }
@@ -260,15 +290,15 @@ class GradRun {
   const tile::KernelTable& kernels_;
   Executor* const executor_;
   Scratch scratch_;
+  int64_t leaf_begin_[tile::kMaxLeaves + 1];  // in labelled tokens
 };
 
 }  // namespace
 
 int64_t LinearCrossEntropyGradScratchBytes(const LinearCrossEntropyGradArgs& args,
                                            int num_workers) {
-  return LayOut(linear_cross_entropy::SizesOf(linear_cross_entropy::InputsOf(args)), num_workers,
-                nullptr)
-      .bytes;
+  const Sizes sizes = linear_cross_entropy::SizesOf(linear_cross_entropy::InputsOf(args));
+  return LayOut(sizes, TreeOf(args), num_workers, nullptr).bytes;
 }
 
 Status LinearCrossEntropyGrad(const LinearCrossEntropyGradArgs& args, Context& context) {
@@ -281,6 +311,14 @@ Status LinearCrossEntropyGrad(const LinearCrossEntropyGradArgs& args, Context& c
   ANABRANCH_RETURN_IF_ERROR(CheckView("x_grad", args.x_grad, s.type, {s.tokens, s.hidden}));
   ANABRANCH_RETURN_IF_ERROR(
       CheckView("w_grad", args.w_grad, s.weight_type, {s.hidden, s.vocabulary}));
+  if (!tile::IsLeafCount(args.num_leaves)) {
+    return InvalidArgument("linear_cross_entropy: num_leaves=", args.num_leaves,
+                           "; must be a power of two up to ", tile::kMaxLeaves);
+  }
+  if (args.num_ranks < 1) {
+    return InvalidArgument("linear_cross_entropy: num_ranks=", args.num_ranks,
+                           "; must be at least 1");
+  }
   const int64_t needed = LinearCrossEntropyGradScratchBytes(args, context.executor->num_workers());
   ANABRANCH_RETURN_IF_ERROR(linear_cross_entropy::CheckScratch(context, needed));
   GradRun(args, s, context).Run();

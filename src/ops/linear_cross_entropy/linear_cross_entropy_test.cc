@@ -219,6 +219,42 @@ TEST(LinearCrossEntropyTest, BitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
+// Four ranks with two leaves each give the bits of one with eight. 2,400 tokens: slabs narrower
+// than the widest, so that one cut for a rank's own tokens would change x_grad.
+TEST(LinearCrossEntropyTest, BitsDoNotDependOnTheNumberOfRanks) {
+  constexpr int64_t kRanks = 4, kTokens = 2400, kHidden = 12, kVocabulary = 3001;
+  Problem<BF16, float> whole({kTokens, kHidden, kVocabulary}, 1e-3f);
+  ASSERT_TRUE(Call(whole.Forward(), 2).ok());
+  LinearCrossEntropyGradArgs args = whole.Backward();
+  args.num_leaves = 8;
+  ASSERT_TRUE(Call(args, 2).ok());
+  std::vector<float> sums[kRanks];
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const int64_t tokens = kTokens / kRanks, first = rank * tokens;
+    Problem<BF16, float> part({tokens, kHidden, kVocabulary}, 1e-3f);
+    const auto take = [&](auto& to, const auto& from, int64_t width) {
+      std::copy_n(from.begin() + first * width, tokens * width, to.begin());
+    };
+    take(part.x, whole.x, kHidden);
+    take(part.labels, whole.labels, 1);
+    take(part.loss_grad, whole.loss_grad, 1);
+    part.w = whole.w;
+    ASSERT_TRUE(Call(part.Forward(), 2).ok());
+    args = part.Backward();
+    args.num_leaves = 2;
+    args.num_ranks = kRanks;
+    ASSERT_TRUE(Call(args, 2).ok());
+    EXPECT_EQ(std::memcmp(&whole.loss[first], part.loss.data(), tokens * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(&whole.x_grad[first * kHidden], part.x_grad.data(),
+                          tokens * kHidden * sizeof(BF16)),
+              0);
+    sums[rank] = part.w_grad;
+  }
+  for (size_t i = 0; i < whole.w_grad.size(); ++i) {
+    ASSERT_EQ(whole.w_grad[i], (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i])) << i;
+  }
+}
+
 template <typename V>
 bool AllZero(const std::vector<V>& values) {
   return std::all_of(values.begin(), values.end(), [](V v) { return ToFloat(v) == 0; });

@@ -12,11 +12,11 @@ from typing import Any
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Adds `--json FILE`."""
     parser.add_argument(
-        "--json", metavar="FILE", type=_writable, help="write what is printed as JSON"
+        "--json", metavar="FILE", type=writable, help="write what is printed as JSON"
     )
 
 
-def _writable(text: str) -> Path:
+def writable(text: str) -> Path:
     """The path, if a file can be written there: better said before a run than after it."""
     path = Path(text)
     target = path if path.exists() else path.parent

@@ -17,12 +17,16 @@ using CopyRow = void (*)(char* to, const char* from, int64_t bytes);
 inline void CopyCached(char* to, const char* from, int64_t bytes) { std::memcpy(to, from, bytes); }
 
 // Past the caches: a line that is written whole is not read first, and evicts nothing. The stores
-// are ordered by StreamFence. Destinations that are not 16-byte aligned are copied plainly.
+// are ordered by StreamFence.
 inline void CopyStreaming(char* to, const char* from, int64_t bytes) {
 #if defined(__x86_64__)
-  if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-    const int64_t whole = bytes & ~int64_t{63};
-    for (int64_t at = 0; at < whole; at += 64) {
+  constexpr int64_t kLine = 64;
+  // Whole lines alone are streamed: a part of one would be written twice.
+  const int64_t head = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) & (kLine - 1);
+  if (bytes >= head + kLine) {
+    std::memcpy(to, from, head);
+    const int64_t end = head + ((bytes - head) & ~(kLine - 1));
+    for (int64_t at = head; at < end; at += kLine) {
       const auto* source = reinterpret_cast<const __m128i*>(from + at);
       auto* target = reinterpret_cast<__m128i*>(to + at);
       const __m128i a = _mm_loadu_si128(source);
@@ -34,7 +38,7 @@ inline void CopyStreaming(char* to, const char* from, int64_t bytes) {
       _mm_stream_si128(target + 2, c);
       _mm_stream_si128(target + 3, d);
     }
-    std::memcpy(to + whole, from + whole, bytes - whole);
+    std::memcpy(to + end, from + end, bytes - end);
     return;
   }
 #endif
@@ -48,12 +52,11 @@ inline void StreamFence() {
 #endif
 }
 
-// The better of the two for rows of a payload: below this the reader still finds the rows in a
-// cache (a share of a server's last level), above it they would only evict each other.
+// The better of the two for a payload: below this the reader still finds the rows in a cache (a
+// share of a server's last level), above it they would only evict each other.
 inline constexpr int64_t kStreamedPayloadBytes = 4 << 20;
-inline CopyRow RowCopier(int64_t row_bytes, int64_t payload_bytes) {
-  const bool streams = row_bytes % 16 == 0 && payload_bytes >= kStreamedPayloadBytes;
-  return streams ? CopyStreaming : CopyCached;
+inline CopyRow Copier(int64_t payload_bytes) {
+  return payload_bytes >= kStreamedPayloadBytes ? CopyStreaming : CopyCached;
 }
 
 }  // namespace anabranch

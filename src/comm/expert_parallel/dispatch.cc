@@ -57,7 +57,7 @@ void Send(const DispatchArgs& args, const Plan& plan, const std::vector<Target>&
           Executor& executor) {
   const int64_t row_bytes = args.x.size(1) * SizeOf(args.x.dtype());
   const int64_t payload = plan.tokens * plan.topk * row_bytes;
-  const CopyRow copy = RowCopier(row_bytes, payload);
+  const CopyRow copy = Copier(payload);
   const Target& mine = targets[plan.rank];
   for (int64_t local = 0; local < plan.local_experts; ++local) {
     const int64_t first = plan.group_offsets[local] + plan.group_sizes[local];

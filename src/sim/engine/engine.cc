@@ -129,16 +129,19 @@ double Engine::Duration(const Class& rank_class, int32_t task, double speed) con
     const Transfer& transfer = what.transfer;
     return transfer.latency + std::max(transfer.scale_up, transfer.scale_out) / speed;
   }
-  double sms = 1;
-  double hbm = 1;
+  double sms = 0;
+  double hbm = 0;
   for (const int32_t other : rank_class.running) {
     if (other < 0 || other == task) continue;
-    sms -= tasks_[other].sm_share;
-    hbm -= tasks_[other].hbm_share;
+    sms += tasks_[other].sm_share;
+    hbm += tasks_[other].hbm_share;
   }
-  sms = std::max(sms, kLeastShare);
-  hbm = std::max(hbm, kLeastShare);
-  const double seconds = what.sm_seconds / sms + what.hbm_seconds / hbm + what.fixed_seconds;
+  // What is taken slows the part that needs it. Progress lost is then linear in what a collective
+  // takes and for how long: the same bytes at twice the rate cost compute the same.
+  const double alone = what.sm_seconds + what.hbm_seconds + what.fixed_seconds;
+  if (alone <= 0) return 0;
+  const double lost = (sms * what.sm_seconds + hbm * what.hbm_seconds) / alone;
+  const double seconds = alone / std::max(1 - lost, kLeastShare);
   return seconds * slowdown_[what.rank_class];
 }
 

@@ -141,7 +141,7 @@ Status RunExtended(const Request& request, const Plan& plan, int64_t limit, Answ
   const int64_t wanted = request.layout.microbatches();
   const int64_t period = 2 * request.layout.pp;
   int64_t many = limit - (limit - wanted % period) % period;
-  many = std::max(many, wanted % period + 3 * period);
+  many = std::max(many, wanted % period + 2 * period);
   const int64_t few = many - period;
   if (few < period || many >= wanted) return RunOnce(request, plan, wanted, answer);
   Answer shorter;

@@ -40,7 +40,8 @@ class Layout:
     """Degrees of parallelism and what goes with them.
 
     `fsdp` 0 leaves `sharding` as it is; a number is the data-parallel degree over which parameters
-    are sharded, checked against the ranks that are left. `overlap` None means: wherever it can be done.
+    are sharded, checked against the ranks that are left. `mbs` 0 is one sequence a microbatch, with
+    fsdp a rank's whole share of the batch (no gradient accumulation). `overlap` None: see `overlaps`.
     `recompute` and `offload` are names of TENSORS joined by "+"; "auto" takes the first of
     RECOMPUTE_LADDER that fits.
     """
@@ -54,7 +55,7 @@ class Layout:
     fsdp: int = 0
     edp: int = 0
     etp: int = 1
-    mbs: int = 1
+    mbs: int = 0
     sharding: str = "zero1"
     pipeline: str = ""
     overlap: bool | None = None
@@ -77,12 +78,12 @@ class Layout:
     def overlaps(self) -> bool:
         """Whether dispatch and combine run under another microbatch's compute.
 
-        By itself this is assumed where there is another microbatch to pair with: without pipeline,
-        with virtual stages, and in DualPipe; never with whole blocks computed again.
+        Unless asked for it is assumed where frameworks turn it on: with virtual stages and in DualPipe.
+        Whole blocks that are computed again rule it out.
         """
         if self.overlap is not None:
             return self.overlap
-        paired = self.pp == 1 or self.vp > 1 or self.pipeline == "dualpipe"
+        paired = self.vp > 1 or self.pipeline == "dualpipe"
         return self.ep > 1 and paired and "full" not in self.recompute
 
     def describe(self) -> str:
@@ -93,6 +94,8 @@ class Layout:
             parts.append("fsdp")
         if self.pipeline == "dualpipe":
             parts.append("dualpipe")
+        if self.overlap is not None and self.ep > 1:
+            parts.append(f"overlap={'on' if self.overlap else 'off'}")
         return ",".join([*parts, f"mbs{self.mbs}"])
 
 

@@ -78,8 +78,8 @@ def make(
 ) -> Scenario:
     """Builds a scenario from the words of the command line; UsageError names what is wrong.
 
-    `batch` 0 takes the recipe's if it divides, else eight microbatches a pipeline stage; `sequence`
-    0 the recipe's. A calibration of (hw, stack) replaces constants of the hardware file.
+    `batch` 0 takes the recipe's if it divides, else eight microbatches a pipeline stage; `sequence` 0
+    the recipe's. A calibration of (hw, stack) replaces constants of the hardware file.
     """
     found = subject.get(model)
     kind, ranks = hardware.parse(hw)
@@ -89,14 +89,9 @@ def make(
     plan = layout.parse(layout_text, options)
     kind, plan = apply_what_if(kind, plan, what_if)
     layout.check(plan, ranks)
-    share = ranks // (plan.tp * plan.cp * plan.pp) * plan.mbs
     if batch < 0 or sequence < 0:
         raise UsageError("--gbs and --seq must be positive")
-    if not batch:
-        batch = found.train.batch_size
-        batch = batch if batch % share == 0 else 8 * plan.pp * share
-    if batch % share:
-        raise UsageError(f"--gbs {batch}: must be a multiple of dp * mbs = {share}")
+    plan, batch = _batch(plan, ranks, batch, found.train.batch_size)
     return Scenario(
         model=found,
         hardware=kind,
@@ -108,6 +103,20 @@ def make(
         imbalance=parse_imbalance(imbalance, found),
         calibration=known,
     )
+
+
+def _batch(plan: layout.Layout, ranks: int, batch: int, usual: int) -> tuple[layout.Layout, int]:
+    """Settles batch and microbatch where they were left open."""
+    data = ranks // (plan.tp * plan.cp * plan.pp)
+    share = data * max(plan.mbs, 1)
+    if not batch:
+        batch = usual if usual % share == 0 else 8 * plan.pp * share
+    if batch % share:
+        raise UsageError(f"--gbs {batch}: must be a multiple of dp * mbs = {share}")
+    if not plan.mbs:
+        whole = plan.sharding == "fsdp" and plan.pp == 1
+        plan = dataclasses.replace(plan, mbs=batch // data if whole else 1)
+    return plan, batch
 
 
 def parse_imbalance(text: str, model: Recipe) -> Imbalance:

@@ -18,8 +18,8 @@ OBJECTIVES = {
     "tokens_per_second": lambda result: result["tokens_per_second_per_gpu"],
     "headroom": lambda result: result["headroom_gib"],
 }
-# Steady state is reached long before this; longer steps are extended linearly by the engine.
-_MICROBATCHES = 16
+# The engine simulates as few microbatches as reach the steady state and extends the step linearly.
+_MICROBATCHES = 1
 _MAX_TP, _MAX_MBS = 8, 4
 
 
@@ -34,19 +34,29 @@ def candidates(scenario: Scenario) -> Iterator[layout.Layout]:
     experts = [n for n in _degrees(model.num_experts) if model.num_experts % n == 0]
     for tp in _degrees(min(_MAX_TP, ranks)):
         for pp in _degrees(min(model.num_layers, ranks // tp)):
-            if ranks % (tp * pp):
-                continue
             for ep in experts if model.num_moe_layers else [1]:
-                for vp in (n for n in (1, 2, 4, 8) if n == 1 or 1 < pp * n <= model.num_layers):
-                    if vp > 1 and pp == 1:
-                        continue
-                    for mbs in (1, 2, _MAX_MBS):
-                        base = dataclasses.replace(
-                            scenario.layout, tp=tp, pp=pp, ep=ep, vp=vp, mbs=mbs
-                        )
-                        yield base
-                        if pp == 1:
-                            yield dataclasses.replace(base, sharding="fsdp")
+                degrees = dataclasses.replace(scenario.layout, tp=tp, pp=pp, ep=ep, vp=1)
+                if ranks % (tp * pp) == 0:
+                    yield from _variants(
+                        degrees, model.num_layers, scenario.batch * tp * pp // ranks
+                    )
+
+
+def _variants(degrees: layout.Layout, layers: int, share: int) -> Iterator[layout.Layout]:
+    """Microbatches, virtual stages, sharding and overlap for given degrees.
+
+    `share` is the sequences of one data-parallel rank.
+    """
+    for mbs in (1, 2, _MAX_MBS):
+        base = dataclasses.replace(degrees, mbs=mbs)
+        for vp in (1, 2, 4, 8):
+            if vp == 1 or 1 < degrees.pp and degrees.pp * vp <= layers:
+                yield dataclasses.replace(base, vp=vp)
+        if degrees.pp == 1 and degrees.ep > 1 and degrees.overlap is None:
+            yield dataclasses.replace(base, overlap=True)
+    if degrees.pp == 1:
+        for mbs in sorted({_MAX_MBS, max(share, 1)}):
+            yield dataclasses.replace(degrees, mbs=mbs, sharding="fsdp")
 
 
 def _degrees(limit: int) -> list[int]:

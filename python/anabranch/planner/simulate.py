@@ -64,14 +64,28 @@ def resolve(scenario: Scenario, microbatch_limit: int = 0) -> tuple[Scenario, di
     plan = scenario.layout
     if plan.recompute != "auto":
         return scenario, run_engine(scenario.request(microbatch_limit=microbatch_limit))
-    raw: dict[str, Any] = {}
-    for names in layout.RECOMPUTE_LADDER:
-        tried = dataclasses.replace(plan, recompute=names)
-        scenario = dataclasses.replace(scenario, layout=tried)
-        raw = run_engine(scenario.request(microbatch_limit=microbatch_limit))
-        if needed_gib(scenario, raw) <= scenario.hardware.constants["hbm_gib"]:
-            break
-    return scenario, raw
+    capacity = scenario.hardware.constants["hbm_gib"]
+    first, *between, last = layout.RECOMPUTE_LADDER
+    # The ends of the ladder first: most layouts fit without recomputing, or not at all.
+    chosen = _recompute(scenario, first, microbatch_limit)
+    if needed_gib(*chosen) <= capacity:
+        return chosen
+    chosen = _recompute(scenario, last, microbatch_limit)
+    if needed_gib(*chosen) > capacity:
+        return chosen
+    for names in between:
+        tried = _recompute(scenario, names, microbatch_limit)
+        if needed_gib(*tried) <= capacity:
+            return tried
+    return chosen
+
+
+def _recompute(
+    scenario: Scenario, names: str, microbatch_limit: int
+) -> tuple[Scenario, dict[str, Any]]:
+    tried = dataclasses.replace(scenario.layout, recompute=names)
+    scenario = dataclasses.replace(scenario, layout=tried)
+    return scenario, run_engine(scenario.request(microbatch_limit=microbatch_limit))
 
 
 def peak_gib(raw: dict[str, Any]) -> float:

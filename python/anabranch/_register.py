@@ -32,6 +32,8 @@ TARGETS = (
     "expert_parallel_prepare",
     "expert_parallel_dispatch",
     "expert_parallel_combine",
+    "ragged_all_to_all",
+    "ragged_all_to_all_grad",
     "linear_cross_entropy",
     "linear_cross_entropy_grad",
     "adamw",

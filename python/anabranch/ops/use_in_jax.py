@@ -1,9 +1,10 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-"""Makes JAX's own ragged products run on the engine; the one file that uses private JAX names.
+"""Makes JAX's own ragged operations run on the engine; the one file that uses private JAX names.
 
 JAX lowers ``ragged_dot`` and ``ragged_dot_general`` through one primitive, whose transpose rules
 bind the same primitive again. A lowering for platform ``cpu`` therefore serves every caller, and
-its gradients, without a change to the caller's code.
+its gradients, without a change to the caller's code. So it is for ``ragged_all_to_all``, which JAX
+itself cannot run on CPU.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from anabranch.ops.ragged_all_to_all import exchange
 from anabranch.ops.ragged_dimensions import ragged_product, serves
 
 
 def use_in_jax() -> Use:
-    """From here on ``jax.lax.ragged_dot`` and ``ragged_dot_general`` run on the engine on CPU.
+    """From here on JAX's ``ragged_dot``, ``ragged_dot_general`` and ``ragged_all_to_all`` use the engine.
 
     Forward, reverse and forward-mode gradients, ``vmap`` and ``scan`` stay JAX's own; what changes
-    is how the primitive is computed. f32, bf16 and f16 operands are served, all else is left to
-    JAX. Negative group sizes, and sizes that add up to more than the rows, become errors. The
-    environment variable ``ANABRANCH_USE_IN_JAX=1`` does the same when anabranch is imported.
+    is how the primitive is computed, on CPU. f32, bf16 and f16 products are served, all else is left
+    to JAX; ``ragged_all_to_all`` takes any dtype. Negative group sizes, and sizes that add up to
+    more than the rows, become errors. The environment variable ``ANABRANCH_USE_IN_JAX=1`` does the
+    same when anabranch is imported.
 
     Compiled functions are forgotten (``jax.clear_caches``) at the first call and when the last
     ``with`` block ends, since they hold the other way of computing.
@@ -47,6 +52,7 @@ class Use:
 
     def __init__(self) -> None:
         _register_lowering()
+        _register_exchange()
         self._change(+1)
 
     def __enter__(self) -> Use:
@@ -107,3 +113,55 @@ def _register_lowering() -> None:
         return mlir.lower_fun(product, multiple_results=False)(ctx, lhs, rhs, group_sizes)
 
     mlir.register_lowering(primitive, lower, platform="cpu")
+
+
+def exchange_names() -> tuple[Any, Any, Any, Any, Any]:
+    """JAX's primitive, its own lowering, its list of device groups, MLIR's types and operations, rules.
+
+    Raises:
+      RuntimeError: this version of JAX does not have them.
+    """
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lax import parallel
+        from jax._src.lib.mlir import ir
+        from jax._src.lib.mlir.dialects import hlo
+
+        own_rule = parallel._ragged_all_to_all_lowering
+        return parallel.ragged_all_to_all_p, own_rule, parallel._replica_groups, (ir, hlo), mlir
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"use_in_jax: jax {jax.__version__} has moved the names it needs: {error}"
+        ) from error
+
+
+@functools.cache
+def _register_exchange() -> None:
+    primitive, by_jax, replica_groups, (ir, hlo), mlir = exchange_names()
+    scalar = jax.core.ShapedArray((), np.dtype("int32"))
+
+    def lower(ctx: Any, *operands: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+        if not Use.is_active():
+            params = {"axis_name": axis_name, "axis_index_groups": axis_index_groups}
+            return by_jax(ctx, *operands, **params)
+        groups = np.asarray(
+            replica_groups(ctx.module_context.axis_context, axis_name, axis_index_groups)
+        )
+        # Device -> (rank in its group, number of the group).
+        places = np.zeros((groups.size, 2), np.int32)
+        for number, group in enumerate(groups):
+            places[group] = [(rank, number) for rank in range(len(group))]
+
+        def body(device: jax.Array, operand: jax.Array, output: jax.Array, *rest: jax.Array) -> Any:
+            vectors = (vector.astype(jnp.int32) for vector in rest)
+            place = jnp.asarray(places)[device]
+            return exchange(groups.shape[1], place, operand, output, *vectors)
+
+        i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        device = hlo.convert(i32, hlo.partition_id())
+        plain = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+        result = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_out]
+        inner = ctx.replace(avals_in=[scalar, *plain], avals_out=result)
+        return mlir.lower_fun(body, multiple_results=True)(inner, device, *operands)
+
+    mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)

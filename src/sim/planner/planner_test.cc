@@ -229,7 +229,7 @@ TEST(Planner, MoreOfAnythingIsNeverSlower) {
       request.layout.pp = pp;
       request.layout.vp = pp > 1 ? 2 : 1;
       request.layout.overlap = request.layout.split_wgrad = overlap;
-      request.layout.offload = pp > 1 ? kLatent : 0;
+      request.layout.offload = pp > 1 ? int64_t{kLatent} : int64_t{0};
       request.imbalance.zipf = 0.2;
       const double before = Step(request);
       for (const Field& field : more) {

@@ -22,7 +22,7 @@ FOREIGN = [
     (r"xla/", r"src/ffi/"),
     (r"mpi\.h$", r"src/comm/(\w+/)?mpi\w*\.\w+$"),
     (r"(cuda|nccl|cublas)\w*(/|\.h)", r".*\.cuh?$|src/comm/nccl|src/ffi/"),
-    (r"gtest/|gmock/", r".*_test\.cc$|tests/"),
+    (r"gtest/|gmock/", r".*_test\.(cc|h)$|tests/"),
     (r"benchmark/", r".*_bench\.cc$|bench/"),
 ]
 

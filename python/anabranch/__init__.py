@@ -27,7 +27,7 @@ _NAMES = {
     "gather_rows": "anabranch.ops.rows",
     "combine_rows": "anabranch.ops.rows",
     "moe_ffn": "anabranch.ops.moe_ffn",
-    "ragged_all_to_all": "anabranch.ops.ragged_all_to_all",
+    "ragged_all_to_all": "anabranch.ops.expert_parallel.ragged_all_to_all",
     "ExpertParallel": "anabranch.ops.expert_parallel",
     "ExpertParallelPlan": "anabranch.ops.expert_parallel",
     "linear": "anabranch.ops.linear",
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from anabranch.ops.attention import attention
     from anabranch.ops.balance import load_balancing_loss, router_z_loss, update_expert_bias
     from anabranch.ops.expert_parallel import ExpertParallel, ExpertParallelPlan
+    from anabranch.ops.expert_parallel.ragged_all_to_all import ragged_all_to_all
     from anabranch.ops.linear import linear
     from anabranch.ops.linear_cross_entropy import linear_cross_entropy
     from anabranch.ops.moe_ffn import moe_ffn
     from anabranch.ops.quantize import Quantized, grouped_quantize, quantize
-    from anabranch.ops.ragged_all_to_all import ragged_all_to_all
     from anabranch.ops.ragged_dot import ragged_dot, ragged_dot_general
     from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
     from anabranch.ops.router import Routing, topk_router

@@ -7,7 +7,7 @@
 
 #include "comm/in_process.h"
 #include "comm/simulated.h"
-#include "comm/transport_conformance.h"
+#include "comm/transport_conformance_test.h"
 
 namespace anabranch {
 namespace {

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import anabranch as ab
-from anabranch.ops.expert_parallel_calls import worst_capacity
+from anabranch.ops.expert_parallel.calls import worst_capacity
 
 SPEC = PartitionSpec("expert")
 

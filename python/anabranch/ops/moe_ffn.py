@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from anabranch import _register
 from anabranch.ops import reference
 from anabranch.ops.expert_parallel import ExpertParallel
-from anabranch.ops.moe_ffn_rows import moe_ffn_rows
+from anabranch.ops.expert_parallel.moe_ffn_rows import moe_ffn_rows
 from anabranch.ops.ragged_dot import ragged_dot
 from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
 from anabranch.ops.router import Routing

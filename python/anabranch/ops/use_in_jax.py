@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anabranch.ops.ragged_all_to_all import exchange
+from anabranch.ops.expert_parallel.ragged_all_to_all import exchange
 from anabranch.ops.ragged_dimensions import ragged_product, serves
 
 

@@ -1,6 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef ANABRANCH_COMM_TRANSPORT_CONFORMANCE_H_
-#define ANABRANCH_COMM_TRANSPORT_CONFORMANCE_H_
+#ifndef ANABRANCH_COMM_TRANSPORT_CONFORMANCE_TEST_H_
+#define ANABRANCH_COMM_TRANSPORT_CONFORMANCE_TEST_H_
 
 #include <gtest/gtest.h>
 
@@ -114,4 +114,4 @@ inline void CheckConformance(Transport& transport) {
 
 }  // namespace anabranch::conformance
 
-#endif  // ANABRANCH_COMM_TRANSPORT_CONFORMANCE_H_
+#endif  // ANABRANCH_COMM_TRANSPORT_CONFORMANCE_TEST_H_

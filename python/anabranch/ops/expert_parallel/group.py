@@ -12,8 +12,8 @@ import numpy as np
 
 from anabranch import _collective, _register
 from anabranch._collective import AxisName
-from anabranch.ops import expert_parallel_calls as calls
-from anabranch.ops.expert_parallel_calls import ExpertParallelPlan
+from anabranch.ops.expert_parallel import calls
+from anabranch.ops.expert_parallel.calls import ExpertParallelPlan
 
 OVERFLOWS = ("error", "grow", "drop")
 _HEADER_WORDS = 16
@@ -59,6 +59,7 @@ class ExpertParallel:
         num_experts: int,
         topk: int,
         axis_name: AxisName = "expert",
+        *,
         capacity: int | str = "worst",
         overflow: str = "error",
         combine: str = "exact",

@@ -36,6 +36,7 @@ _NAMES = {
     "quantize": "anabranch.ops.quantize",
     "grouped_quantize": "anabranch.ops.quantize",
     "Quantized": "anabranch.ops.quantize",
+    "Recipe": "anabranch.ops.quantize",
 }
 _MODULES = ("data", "engine", "errors", "layers", "models", "ops", "recipes", "train")
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from anabranch.ops.linear import linear
     from anabranch.ops.linear_cross_entropy import linear_cross_entropy
     from anabranch.ops.moe_ffn import moe_ffn
-    from anabranch.ops.quantize import Quantized, grouped_quantize, quantize
+    from anabranch.ops.quantize import Quantized, Recipe, grouped_quantize, quantize
     from anabranch.ops.ragged_dot import ragged_dot, ragged_dot_general
     from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
     from anabranch.ops.router import Routing, topk_router

@@ -13,15 +13,16 @@ import jax.numpy as jnp
 from anabranch import _register
 from anabranch.ops import token_tree
 from anabranch.ops.grouped_gemm import SERVED_DTYPES, grouped_gemm
-
-_RECIPES = (None, "bf16")
+from anabranch.ops.quantize import scope
+from anabranch.ops.quantize.products import recipe_gemm
+from anabranch.ops.quantize.recipe import Recipe, get_recipe
 
 
 def linear(
     x: jax.Array,
     w: jax.Array,
     *,
-    recipe: str | None = None,
+    recipe: str | Recipe | None = None,
     preferred_element_type: Any = None,
 ) -> jax.Array:
     """Returns x @ w over the last dimension of ``x``.
@@ -35,7 +36,9 @@ def linear(
     Args:
       x: f32, bf16 or f16 [..., K].
       w: f32, bf16 or f16 [K, N].
-      recipe: None (by the dtype of ``x``) or ``"bf16"`` (bf16 operands whatever the dtypes).
+      recipe: None (by the dtype of ``x``), ``"bf16"`` (bf16 operands whatever the dtypes), a low-precision
+        recipe (``"mxfp8"``, ``"mxfp8_hybrid"``, ``"fp8_block"``, ``"nvfp4"``) or an ``ab.Recipe``: all three
+        products then have its arithmetic, see docs/low-precision.md.
       preferred_element_type: dtype of the result; by default that of ``x``.
 
     Returns:
@@ -44,8 +47,7 @@ def linear(
     Raises:
       ValueError: shapes or dtypes do not fit, or the recipe is none of the above.
     """
-    if recipe not in _RECIPES:
-        raise ValueError(f"linear: recipe {recipe!r} is not available; must be None or 'bf16'")
+    low = get_recipe(recipe, "linear")
     x, w = jnp.asarray(x), jnp.asarray(w)
     dtype = jnp.dtype(x.dtype if preferred_element_type is None else preferred_element_type)
     shapes = f"x is {x.dtype.name}{[*x.shape]} and w is {w.dtype.name}{[*w.shape]}"
@@ -53,6 +55,9 @@ def linear(
         raise ValueError(f"linear: {shapes}; must be [..., K] and [K, N]")
     if not {x.dtype, w.dtype, dtype}.issubset(SERVED_DTYPES):
         raise ValueError(f"linear: {shapes}, result {dtype.name}; types must be f32, bf16 or f16")
+    product = scope.next_product(x.dtype) if recipe is None else low and scope.product_of(low)
+    if product is not None:
+        return _low_precision(x, w, product, dtype)
     in_bf16 = recipe == "bf16" or x.dtype == jnp.bfloat16
     leaves = token_tree.current().leaves
     return _linear(x, w, dtype, "bfloat16" if in_bf16 else "float32", leaves)
@@ -70,5 +75,21 @@ def _linear(x: jax.Array, w: jax.Array, dtype: Any, multiplicand: str, leaves: i
         dtype,
         multiplicand,
         leaves,
+    )
+    return y.reshape(*x.shape[:-1], w.shape[1])
+
+
+def _low_precision(x: jax.Array, w: jax.Array, product: scope.Product, dtype: Any) -> jax.Array:
+    x, w = _register.align(x, w)
+    num_rows = math.prod(x.shape[:-1])
+    y = recipe_gemm(
+        x.reshape(num_rows, x.shape[-1]),
+        w[None],
+        jnp.full(1, num_rows, jnp.int32),
+        product.key,
+        product.probe,
+        dtype,
+        product.recipe,
+        token_tree.current().leaves,
     )
     return y.reshape(*x.shape[:-1], w.shape[1])

@@ -13,6 +13,8 @@ from anabranch import _register
 from anabranch.ops import reference
 from anabranch.ops.expert_parallel import ExpertParallel
 from anabranch.ops.expert_parallel.moe_ffn_rows import moe_ffn_rows
+from anabranch.ops.quantize import experts as low_precision
+from anabranch.ops.quantize.recipe import Recipe
 from anabranch.ops.ragged_dot import ragged_dot
 from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
 from anabranch.ops.router import Routing
@@ -30,7 +32,7 @@ def moe_ffn(
     w_down: jax.Array,
     *,
     activation: str = "swiglu",
-    recipe: str | None = None,
+    recipe: str | Recipe | None = None,
     expert_parallel: ExpertParallel | None = None,
     implementation: str | None = None,
 ) -> jax.Array:
@@ -51,7 +53,7 @@ def moe_ffn(
       activation: ``"swiglu"`` silu(g) u (Shazeer 2020, arXiv 2002.05202), ``"geglu"`` gelu(g) u in
         the tanh form, ``"reglu"`` relu(g) u, or ``"clamped_swiglu"`` (GPT-OSS): gate <= 7, up in
         [-7, 7], (up + 1) g sigmoid(1.702 g).
-      recipe: None or ``"bf16"``.
+      recipe: None, ``"bf16"``, or a low-precision recipe as for ``anabranch.linear``, expert by expert.
       expert_parallel: None: all experts live on this device. An ``ExpertParallel``, inside
         ``jax.shard_map``: E is then the experts of one rank, ``experts`` are global ids, and y and
         all gradients have the bits that one device with all tokens and experts computes.
@@ -64,17 +66,21 @@ def moe_ffn(
 
     Raises:
       ValueError: a shape, dtype or option does not fit; the message gives both.
-      jax.errors.JaxRuntimeError: an expert id is outside [-1, E) (JAX raises it as ValueError when
-        a cached call runs inline).
+      jax.errors.JaxRuntimeError: an expert id is outside [-1, E) (or ValueError, as for ragged_dot).
     """
     _check(x, routing, w_gate, w_up, w_down)
-    _check_options(activation, recipe, expert_parallel, implementation)
+    _check_options(activation, expert_parallel, implementation)
+    products = low_precision.products_of(recipe, x.dtype, "moe_ffn")
     experts, weights = routing[0], routing[1].astype(jnp.float32)
+    matrices = (w_gate, w_up, w_down)
     if implementation == "reference":
         return reference.moe_ffn(x, experts, weights, w_gate, w_up, w_down, activation)
     if expert_parallel is not None:
-        return _over_ranks(expert_parallel, x, experts, weights, (w_gate, w_up, w_down), activation)
+        return _over_ranks(expert_parallel, x, experts, weights, matrices, activation, products)
     plan = ragged_plan(experts, w_gate.shape[0])
+    if products is not None:
+        given = (*gather_rows(x, plan, weights), matrices, plan.group_sizes)
+        return combine_rows(low_precision.expert_rows(activation, *given, products), plan)
     if implementation == "unfused":
         return _unfused(x, weights, plan, w_gate, w_up, w_down, activation)
     return _moe_ffn(activation, x, weights, w_gate, w_up, w_down, plan)
@@ -85,19 +91,25 @@ def _over_ranks(
     x: jax.Array,
     experts: jax.Array,
     weights: jax.Array,
-    experts_weights: tuple[jax.Array, jax.Array, jax.Array],
+    matrices: tuple[jax.Array, jax.Array, jax.Array],
     activation: str,
+    products: Any,
 ) -> jax.Array:
     local = expert_parallel.local_experts(jax.lax.axis_size(expert_parallel.axis_name))
-    if experts_weights[0].shape[0] != local:
+    if matrices[0].shape[0] != local:
         raise ValueError(
-            f"moe_ffn: w_gate {list(experts_weights[0].shape)} must have {local} experts, a rank's "
+            f"moe_ffn: w_gate {list(matrices[0].shape)} must have {local} experts, a rank's "
             f"share of num_experts={expert_parallel.num_experts}"
         )
     plan = expert_parallel.prepare(experts)
     rows, row_weights = expert_parallel.dispatch(plan, x, weights)
+    if products is not None:
+        products = low_precision.on_rank(products, expert_parallel.axis_name, local)
+        given = (rows, row_weights, matrices, plan.group_sizes)
+        rows = low_precision.expert_rows(activation, *given, products)
+        return expert_parallel.combine(plan, rows)
     code = ACTIVATIONS.index(activation)
-    rows = moe_ffn_rows(code, rows, row_weights, *experts_weights, plan.group_offsets)
+    rows = moe_ffn_rows(code, rows, row_weights, *matrices, plan.group_offsets)
     return expert_parallel.combine(plan, rows)
 
 
@@ -225,16 +237,9 @@ def _check(
             )
 
 
-def _check_options(
-    activation: str,
-    recipe: str | None,
-    expert_parallel: ExpertParallel | None,
-    implementation: str | None,
-) -> None:
+def _check_options(activation: str, expert_parallel: Any, implementation: str | None) -> None:
     if activation not in ACTIVATIONS:
         raise ValueError(f"moe_ffn: activation={activation!r}; must be one of {ACTIVATIONS}")
-    if recipe not in (None, "bf16"):
-        raise ValueError(f"moe_ffn: recipe={recipe!r}; this version computes in 'bf16' alone")
     if expert_parallel is not None and implementation is not None:
         raise ValueError(
             f"moe_ffn: implementation={implementation!r} is not available with expert_parallel"

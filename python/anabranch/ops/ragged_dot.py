@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anabranch.ops.quantize.products import recipe_gemm
+from anabranch.ops.quantize.recipe import Recipe, get_recipe
+from anabranch.ops.quantize.scope import product_of
 from anabranch.ops.ragged_dimensions import ragged_product, serves
 
 _BASIC = jax.lax.RaggedDotDimensionNumbers(
@@ -24,6 +27,8 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: Any = None,
+    *,
+    recipe: str | Recipe | None = None,
 ) -> jax.Array:
     """Multiplies each group of rows with its own matrix: ``jax.lax.ragged_dot``, faster on CPU.
 
@@ -39,6 +44,8 @@ def ragged_dot(
       precision: as in ``jax.lax.ragged_dot``; every setting gives the accuracy described above.
       preferred_element_type: dtype of the result, by default JAX's choice.
       group_offset: not supported, as in JAX.
+      recipe: None, or a low-precision recipe as for ``anabranch.linear``: the product and both its
+        gradients then have its arithmetic, group by group. lhs and rhs are f32 or bf16.
 
     Returns:
       [M, N]. f32, bf16 and f16, also mixed, are computed here; other dtypes by JAX.
@@ -49,9 +56,9 @@ def ragged_dot(
       jax.errors.JaxRuntimeError: a group size is negative, or the sizes add up to more than M. JAX's
         fast path for compiled code makes a ValueError of the same message.
     """
-    return _general(
-        "ragged_dot", lhs, rhs, group_sizes, _BASIC, precision, preferred_element_type, group_offset
-    )
+    low = get_recipe(recipe, "ragged_dot")
+    given = (precision, preferred_element_type, group_offset)
+    return _general("ragged_dot", lhs, rhs, group_sizes, _BASIC, *given, low)
 
 
 def ragged_dot_general(
@@ -111,6 +118,7 @@ def _general(
     precision: Any,
     preferred_element_type: Any,
     group_offset: Any,
+    recipe: Recipe | None = None,
 ) -> jax.Array:
     if group_offset is not None:
         raise NotImplementedError(f"{name}: group_offset is not supported, here as in JAX")
@@ -128,6 +136,15 @@ def _general(
         names = ("lhs", "rhs", "group_sizes")
         given = [f"{n} {a.dtype.name}{[*a.shape]}" for n, a in zip(names, arrays, strict=True)]
         raise ValueError(f"{name}: {', '.join(given)}: {error}") from error
+    if recipe is not None:
+        if not {lhs.dtype, rhs.dtype}.issubset({jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)}):
+            raise ValueError(
+                f"{name}: lhs {lhs.dtype.name} and rhs {rhs.dtype.name}; recipe {recipe.name} takes "
+                "float32 and bfloat16"
+            )
+        product = product_of(recipe)
+        sizes = group_sizes.astype(jnp.int32)
+        return recipe_gemm(lhs, rhs, sizes, product.key, product.probe, result.dtype, recipe)
     if not serves(lhs, rhs, result):
         return by_jax(lhs, rhs, group_sizes)
     return ragged_product(lhs, rhs, group_sizes, numbers, result.dtype)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from anabranch.ops.quantize.formats import FORMATS, SCALE_MODES, Format
 from anabranch.ops.quantize.functions import grouped_quantize, quantize
 from anabranch.ops.quantize.quantized import Quantized
+from anabranch.ops.quantize.recipe import RECIPE_NAMES, RECIPES, Recipe, get_recipe
 from anabranch.ops.quantize.swizzle import swizzle_scale, unswizzle_scale
 
 __all__ = [
@@ -13,6 +14,10 @@ __all__ = [
     "SCALE_MODES",
     "Format",
     "Quantized",
+    "RECIPES",
+    "RECIPE_NAMES",
+    "Recipe",
+    "get_recipe",
     "grouped_quantize",
     "quantize",
     "swizzle_scale",

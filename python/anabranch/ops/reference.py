@@ -129,3 +129,12 @@ def adamw(
     direction = fix1 * new_m / (jnp.sqrt(fix2 * new_v) + epsilon)
     new = (parameter - rate * (direction + decay * parameter), new_m, new_v)
     return jax.tree.map(lambda a, b: jnp.where(applied != 0, a, b), new, (parameter, m, v))
+
+
+# --- normalisation ---------------------------------------------------------------------------------
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+    """Oracle of ``rms_norm`` of ``anabranch.ops.rms_norm``; the result is not rounded."""
+    wide = _wide(x)
+    return wide / jnp.sqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * _wide(weight)

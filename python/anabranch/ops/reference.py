@@ -138,3 +138,16 @@ def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float = 1e-6) -> jax.Arra
     """Oracle of ``rms_norm`` of ``anabranch.ops.rms_norm``; the result is not rounded."""
     wide = _wide(x)
     return wide / jnp.sqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * _wide(weight)
+
+
+# --- optimizer -------------------------------------------------------------------------------------
+
+
+def orthogonalise(matrices: jax.Array, iterations: int = 5) -> jax.Array:
+    """Oracle of Muon's direction: quintic Newton-Schulz iterations on [..., M, N]."""
+    x = _wide(matrices)
+    x = x / (jnp.sqrt(jnp.sum(x * x, axis=(-2, -1), keepdims=True)) + 1e-7)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x

@@ -17,6 +17,10 @@ constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
 #include "tile/avx512_vector.inc"
 // clang-format on
 
+inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
+inline void StreamPair(uint16_t* to, VF low, VF high) {
+  StreamHalves(to, NarrowToBf16(low), NarrowToBf16(high));
+}
 constexpr bool kHasDotPair = false;
 [[maybe_unused]] inline VF DotPair(VF acc, VU, VU) { return acc; }
 template <typename T>

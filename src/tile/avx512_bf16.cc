@@ -18,6 +18,24 @@ constexpr int kBlockVectors = 4;  // 6 x 64: 24 accumulators, see tile.h
 #include "tile/avx512_vector.inc"
 // clang-format on
 
+// vcvtneps2bf16 rounds as RoundToBf16Bits does, but flushes subnormals: those are rare enough to be
+// left to integers.
+constexpr int kSubnormal = 0x20;
+inline VH NarrowToBf16(VF x) {
+  if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) != 0, 0)) {
+    return __builtin_convertvector(RoundToBf16Bits(x), VH);
+  }
+  return reinterpret_cast<VH>(_mm512_cvtneps_pbh(x));
+}
+inline void StreamPair(uint16_t* to, VF low, VF high) {
+  const __mmask16 subnormal =
+      _mm512_fpclass_ps_mask(low, kSubnormal) | _mm512_fpclass_ps_mask(high, kSubnormal);
+  if (__builtin_expect(subnormal != 0, 0)) {
+    return StreamHalves(to, NarrowToBf16(low), NarrowToBf16(high));
+  }
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to),
+                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+}
 constexpr bool kHasDotPair = true;
 inline VF DotPair(VF acc, VU a, VU b) {
   return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));

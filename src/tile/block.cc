@@ -74,6 +74,8 @@ class Block {
       const int64_t words = WordsOf(product_.dtype, rows);
       if (IsDirect(column + columns)) {
         RunDirect(chunk, words, column, columns);
+      } else if (columns == kPanelColumns && product_.out_dtype == DType::kBF16 && CanStream()) {
+        RunBf16(words, column);
       } else {
         RunThroughTile(chunk, words, begin, column, columns);
       }
@@ -101,6 +103,18 @@ class Block {
     }
   }
 
+  void RunBf16(int64_t words, int64_t column) {
+    const ProductFn multiply = kernels_.product(product_.dtype);
+    BF16* out = static_cast<BF16*>(product_.out) + column;
+    const void* rows[kTileRows];
+    for (int64_t index = 0; index < NumRowTiles(product_.num_a); ++index) {
+      const RowTile at = RowTileAt(product_.num_a, index);
+      GatherRows(at, rows);
+      multiply(rows, at.rows, words, scratch_.panel, kPanelColumns,
+               out + at.first * product_.out_pitch, product_.out_pitch, Store::kStreamBf16);
+    }
+  }
+
   void RunThroughTile(int64_t chunk, int64_t words, int64_t slab_begin, int64_t column,
                       int columns) {
     alignas(kCacheLineBytes) float one_tile[kTileRows * kPanelColumns];
@@ -122,12 +136,7 @@ class Block {
         out_rows[r] = static_cast<std::byte*>(product_.out) +
                       ((at.first + r) * product_.out_pitch + column) * size;
       }
-      const Epilogue& epilogue = kernels_.epilogue(product_.out_dtype);
-      if (columns == kPanelColumns && CanStream()) {
-        epilogue.stream(tile, at.rows, out_rows);
-      } else {
-        epilogue.store(tile, at.rows, columns, out_rows);
-      }
+      kernels_.epilogue(product_.out_dtype).store(tile, at.rows, columns, out_rows);
     }
   }
 

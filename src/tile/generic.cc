@@ -25,6 +25,11 @@ template <typename T>
 T RoundPair(VF first, VF second);  // not used without kHasDotPair
 inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
 inline void StreamHalf(uint16_t* to, VH x) { *reinterpret_cast<VHMemory*>(to) = x; }
+inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
+inline void StreamPair(uint16_t* to, VF low, VF high) {
+  StreamHalf(to, NarrowToBf16(low));
+  StreamHalf(to + kLanes, NarrowToBf16(high));
+}
 
 inline void Transpose(VU (&m)[kLanes]) {
   for (int stage = 0; stage < 2; ++stage) {

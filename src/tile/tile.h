@@ -39,6 +39,7 @@ enum class Store {
   kWrite,       // out = tile
   kAccumulate,  // out += tile
   kStream,      // out = tile, past the caches; needs out 64-byte aligned and out_pitch % 16 == 0
+  kStreamBf16,  // out = tile rounded to bf16, past the caches; out as before, out_pitch % 32 == 0
 };
 
 enum class Activation {
@@ -50,10 +51,10 @@ enum class Activation {
 
 // out[r * out_pitch + c] = sum over w < words of a_rows[r].word[w] . panel[w * 64 + c], for
 // r < rows (1..6) and c < 16 * ceil(columns / 16): a last partial vector is written whole.
-// Each element is summed in ascending k by one accumulator, so its bits depend on the instruction
-// set and on nothing else (not on rows, columns or position).
+// out is f32, for kStreamBf16 bf16. Each element is summed in ascending k by one accumulator, so
+// its bits depend on the instruction set and on nothing else (not on rows, columns or position).
 using ProductFn = void (*)(const void* const* a_rows, int rows, int64_t words,
-                           const uint32_t* panel, int columns, float* out, int64_t out_pitch,
+                           const uint32_t* panel, int columns, void* out, int64_t out_pitch,
                            Store store);
 
 // One conversion of elements while packing: f32 -> f32, f32 -> bf16 (rounds to nearest even) or

@@ -31,18 +31,28 @@ constexpr RowTile RowTileAt(int64_t num_rows, int64_t index) {
   return RowTile{first, static_cast<int>(base + (index < larger ? 1 : 0))};
 }
 
-// Multiplies rows a_rows[0 ... num_rows - 1] with one panel, tile by tile in ascending order, and
-// calls finish(first_row, rows, tile) after each; element (r, c) of the tile lies at
-// tile[r * kPanelColumns + c]. The tile lives until finish returns.
-template <typename Finish>
+// Multiplies rows a_rows[0 ... num_rows - 1] with one panel, tile by tile in ascending order.
+// Calls prepare(first_row, rows) before each tile, to ask for memory, and finish(first_row, rows,
+// tile) after it; element (r, c) of the tile lies at tile[r * kPanelColumns + c]. The tile lives
+// until finish returns.
+template <typename Prepare, typename Finish>
 void ForEachRowTile(ProductFn product, const void* const* a_rows, int64_t num_rows, int64_t words,
-                    const uint32_t* panel, int columns, const Finish& finish) {
+                    const uint32_t* panel, int columns, const Prepare& prepare,
+                    const Finish& finish) {
   alignas(kCacheLineBytes) float tile[kTileRows * kPanelColumns];
   for (int64_t index = 0; index < NumRowTiles(num_rows); ++index) {
     const RowTile at = RowTileAt(num_rows, index);
+    prepare(at.first, at.rows);
     product(a_rows + at.first, at.rows, words, panel, columns, tile, kPanelColumns, Store::kWrite);
     finish(at.first, at.rows, static_cast<const float*>(tile));
   }
+}
+
+template <typename Finish>
+void ForEachRowTile(ProductFn product, const void* const* a_rows, int64_t num_rows, int64_t words,
+                    const uint32_t* panel, int columns, const Finish& finish) {
+  ForEachRowTile(
+      product, a_rows, num_rows, words, panel, columns, [](int64_t, int) {}, finish);
 }
 
 // One block of a product that contracts over rows (a weight gradient):

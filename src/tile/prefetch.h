@@ -6,6 +6,21 @@
 
 namespace anabranch::tile {
 
+// Asks for one line, into the second cache level. GCC takes a function that does nothing but
+// prefetch for one without effects and drops calls of it; the empty statement is an effect.
+inline void PrefetchLine(const void* at) {
+  __builtin_prefetch(at, 0, 2);
+  asm volatile("");
+}
+
+// Asks for the lines of bytes [0, bytes) at `at`, to be there when a product has been computed that
+// is started now. What an epilogue reads or writes is otherwise fetched line after line, with the
+// multipliers idle.
+inline void PrefetchLines(const void* at, int64_t bytes) {
+  const char* first = static_cast<const char*>(at);
+  for (int64_t i = 0; i < bytes; i += 64) PrefetchLine(first + i);
+}
+
 // Brings the weights of the next panel into the second-level cache while the current panel is being
 // multiplied. A panel's columns are 128 bytes of each of many rows that lie kilobytes apart: no
 // hardware prefetcher follows that, and packing them cold runs at 11 GB/s, half of what the memory
@@ -26,7 +41,7 @@ class PanelPrefetch {
     const int64_t begin = num_rows_ * first / parts, end = num_rows_ * last / parts;
     for (int64_t row = begin; row < end; ++row) {
       const char* line = first_ + row * pitch_bytes_;
-      for (int64_t at = 0; at < bytes_; at += 64) __builtin_prefetch(line + at, 0, 2);
+      for (int64_t at = 0; at < bytes_; at += 64) PrefetchLine(line + at);
     }
   }
 

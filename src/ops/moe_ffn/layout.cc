@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 
 namespace anabranch::moe_ffn {
 namespace {
@@ -161,80 +160,6 @@ int64_t MakeUnits(const Sizes& sizes, const Rows& rows, int64_t panels, Unit* un
     }
   }
   return count;
-}
-
-TokenSumScratch TakeTokenSumScratch(const Sizes& sizes, int64_t words, int64_t max_pointers,
-                                    ScratchArena* arena) {
-  TokenSumScratch scratch;
-  scratch.sums = arena->Take<float>(std::min(sizes.tokens, kTokenBlock) * tile::kPanelColumns);
-  scratch.panel = arena->Take<uint32_t>(words * tile::kPanelColumns);
-  scratch.pointers = arena->Take<const void*>(max_pointers);
-  return scratch;
-}
-
-namespace {
-
-// The least number of token blocks that keeps the workers at least 90 % busy.
-int64_t NumTokenBlocks(const Sizes& sizes, int64_t panels, int64_t workers) {
-  const int64_t least = std::max<int64_t>(1, CeilDiv(sizes.tokens, kTokenBlock));
-  for (int64_t blocks = least; blocks < least + workers; ++blocks) {
-    const int64_t units = panels * blocks;
-    if (10 * units >= 9 * RoundUp(units, workers)) return blocks;
-  }
-  return least;
-}
-
-// One panel of columns for the tokens [begin, end).
-void SumPanel(const Sizes& sizes, const Rows& rows, const TokenSum& sum, int64_t panel,
-              int64_t begin, int64_t end, const TokenSumScratch& scratch) {
-  const tile::KernelTable& kernels = tile::Kernels();
-  const tile::Epilogue& epilogue = kernels.epilogue(sizes.type);
-  const int64_t column = panel * tile::kPanelColumns;
-  const int columns =
-      static_cast<int>(std::min<int64_t>(tile::kPanelColumns, sizes.hidden - column));
-  std::memset(scratch.sums, 0, (end - begin) * tile::kPanelColumns * sizeof(float));
-  for (int64_t e = 0; e < sizes.experts; ++e) {
-    // An expert's rows ascend by token: the block's rows are a run of them.
-    const int32_t* first = rows.token + rows.offsets[e];
-    const int32_t* last = rows.token + rows.offsets[e + 1];
-    first = std::lower_bound(first, last, begin);
-    last = std::lower_bound(first, last, end);
-    if (first == last) continue;
-    sum.pack(e, column, columns, scratch.pointers, scratch.panel);
-    const int64_t base = first - rows.token;
-    std::array<tile::PanelPrefetch, 2> next;
-    if (e + 1 < sizes.experts) next = sum.prefetch(e + 1, column, columns);
-    tile::ForEachRowTile(
-        kernels.product(sizes.type), sum.a_rows + base, last - first, sum.words, scratch.panel,
-        columns, [&](int64_t row, int count, const float* tile) {
-          float* sums[tile::kTileRows];
-          for (int r = 0; r < count; ++r) {
-            sums[r] = scratch.sums + (first[row + r] - begin) * tile::kPanelColumns;
-          }
-          const float* weight = sum.row_weight == nullptr ? nullptr : sum.row_weight + base + row;
-          epilogue.combine(tile, count, columns, weight, sums);
-          for (const auto& prefetch : next) prefetch.Step(row, row + count, last - first);
-        });
-  }
-  char* out = static_cast<char*>(sum.out.data());
-  for (int64_t t = begin; t < end; ++t) {
-    void* to = out + (t * sizes.hidden + column) * sizes.element_bytes();
-    epilogue.store(scratch.sums + (t - begin) * tile::kPanelColumns, 1, columns, &to);
-  }
-}
-
-}  // namespace
-
-void RunTokenSum(const Sizes& sizes, const Rows& rows, const TokenSum& sum,
-                 const TokenSumScratch* scratch, Executor* executor) {
-  if (sizes.tokens == 0) return;
-  const int64_t panels = CeilDiv(sizes.hidden, tile::kPanelColumns);
-  const int64_t blocks = NumTokenBlocks(sizes, panels, executor->num_workers());
-  executor->ParallelFor(panels * blocks, [&](int64_t unit, int worker) {
-    const int64_t block = unit / panels;
-    SumPanel(sizes, rows, sum, unit % panels, sizes.tokens * block / blocks,
-             sizes.tokens * (block + 1) / blocks, scratch[worker]);
-  });
 }
 
 }  // namespace anabranch::moe_ffn

@@ -2,9 +2,7 @@
 #ifndef ANABRANCH_OPS_MOE_FFN_LAYOUT_H_
 #define ANABRANCH_OPS_MOE_FFN_LAYOUT_H_
 
-#include <array>
 #include <cstdint>
-#include <functional>
 
 #include "base/context.h"
 #include "base/status.h"
@@ -14,8 +12,8 @@
 #include "tile/prefetch.h"
 #include "tile/tile.h"
 
-// What the forward pass and the gradient share: sizes, the routing seen from rows, how work is cut
-// into units, and the product whose rows are added up per token.
+// What the forward pass and the gradient share: sizes, the routing seen from rows, and how work is
+// cut into units.
 namespace anabranch::moe_ffn {
 
 struct Sizes {
@@ -99,38 +97,6 @@ constexpr int64_t MaxUnits(const Sizes& sizes, int64_t panels) {
   return panels * (sizes.experts + sizes.capacity / kUnitRows);
 }
 int64_t MakeUnits(const Sizes& sizes, const Rows& rows, int64_t panels, Unit* units);
-
-// out[t] = sum over the rows of token t, experts ascending, of round(weight * (row @ panel)),
-// rounded once. Work is cut into column panels and, when there are too few of them for the workers,
-// into blocks of tokens: a token's sum always stays with one worker.
-struct TokenSum {
-  const void* const* a_rows;  // [rows]
-  int64_t words;              // of one row
-  const float* row_weight;    // [rows] or null
-  TensorView out;             // [tokens, hidden]
-  // Packs columns [first_column, first_column + columns) of expert's matrix; pointers is scratch
-  // for max_pointers row pointers.
-  std::function<void(int64_t expert, int64_t first_column, int columns, const void** pointers,
-                     uint32_t* panel)>
-      pack;
-  int64_t max_pointers;
-  // What pack will read.
-  std::function<std::array<tile::PanelPrefetch, 2>(int64_t expert, int64_t first_column,
-                                                   int columns)>
-      prefetch;
-};
-// Scratch of one worker. A block of tokens is small enough for its sums to stay in the third-level
-// cache: 4,096 tokens x 64 columns x 4 bytes = 1 MiB.
-inline constexpr int64_t kTokenBlock = 4096;
-struct TokenSumScratch {
-  float* sums;            // [block][64]
-  uint32_t* panel;        // [words][64]
-  const void** pointers;  // [max_pointers]
-};
-TokenSumScratch TakeTokenSumScratch(const Sizes& sizes, int64_t words, int64_t max_pointers,
-                                    ScratchArena* arena);
-void RunTokenSum(const Sizes& sizes, const Rows& rows, const TokenSum& sum,
-                 const TokenSumScratch* scratch, Executor* executor);
 
 // Row pointers into expert e of a [experts, rows, columns] weight tensor.
 inline void PointToWeightRows(const ConstTensorView& weights, int64_t expert, int64_t first_row,

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "ops/moe_ffn/layout.h"
+#include "ops/moe_ffn/token_sum.h"
 #include "tile/block.h"
 
 namespace anabranch {
@@ -60,10 +61,9 @@ Scratch LayOut(const MoeFfnArgs& args, const Sizes& sizes, int num_workers, void
   return s;
 }
 
-// hidden = activation(gathered x @ gate, gathered x @ up) for one unit. next is the unit that this
-// worker will probably take after it, or null.
+// hidden = activation(gathered x @ gate, gathered x @ up) for one unit.
 void RunGateUp(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratch, const Unit& unit,
-               const Unit* next, int worker) {
+               int worker) {
   const tile::KernelTable& kernels = tile::Kernels();
   const tile::Packer& packer = kernels.pack(sizes.weight_type, sizes.type);
   uint32_t* panel = scratch.panel[worker];
@@ -76,15 +76,6 @@ void RunGateUp(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratc
   packer.rows(pointers, sizes.hidden, column, columns, tile::kGateColumns,
               panel + tile::kGateColumns);
 
-  std::array<tile::PanelPrefetch, 2> prefetches;
-  if (next != nullptr) {
-    const int64_t next_column = next->panel * tile::kGateColumns;
-    const int64_t next_columns = std::min<int64_t>(tile::kGateColumns, sizes.width - next_column);
-    prefetches = {moe_ffn::PrefetchWeights(args.w_gate, next->expert, 0, sizes.hidden, next_column,
-                                           next_columns),
-                  moe_ffn::PrefetchWeights(args.w_up, next->expert, 0, sizes.hidden, next_column,
-                                           next_columns)};
-  }
   const int64_t bytes = sizes.element_bytes();
   // The last panel also writes the zero that fills an odd row's last word.
   const int stored = static_cast<int>(std::min<int64_t>(tile::kGateColumns, sizes.saved - column));
@@ -158,9 +149,7 @@ Status MoeFfn(const MoeFfnArgs& args, Context& context) {
 
   const int64_t units = moe_ffn::MakeUnits(sizes, scratch.rows, GatePanels(sizes), scratch.units);
   context.executor->ParallelFor(units, [&](int64_t unit, int worker) {
-    const int64_t next = unit + context.executor->num_workers();
-    RunGateUp(args, sizes, scratch, scratch.units[unit],
-              next < units ? &scratch.units[next] : nullptr, worker);
+    RunGateUp(args, sizes, scratch, scratch.units[unit], worker);
   });
   moe_ffn::RunTokenSum(sizes, scratch.rows, DownProduct(args, sizes, scratch), scratch.token_sum,
                        context.executor);

@@ -4,6 +4,7 @@
 
 #include "ops/moe_ffn/layout.h"
 #include "ops/moe_ffn/moe_ffn.h"
+#include "ops/moe_ffn/token_sum.h"
 #include "tile/block.h"
 
 namespace anabranch {
@@ -106,6 +107,19 @@ void RunHiddenGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
   tile::ForEachRowTile(
       kernels.product(sizes.type), scratch.y_grad_rows + unit.first, unit.rows,
       tile::WordsOf(sizes.type, sizes.hidden), panel, columns,
+      [&](int64_t row, int count) {
+        for (int r = 0; r < count; ++r) {
+          const int64_t at = unit.first + row + r;
+          const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
+          const int64_t up_at = gate_at + sizes.saved * bytes;
+          tile::PrefetchLines(saved + gate_at, stored * bytes);
+          tile::PrefetchLines(saved + up_at, stored * bytes);
+          tile::PrefetchLines(scratch.grads + gate_at, stored * bytes);
+          tile::PrefetchLines(scratch.grads + up_at, stored * bytes);
+          tile::PrefetchLines(scratch.weighted_hidden + (at * sizes.saved + column) * bytes,
+                              stored * bytes);
+        }
+      },
       [&](int64_t row, int count, const float* tile) {
         const void* gate[tile::kTileRows];
         const void* up[tile::kTileRows];

@@ -1,5 +1,5 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-"""Suite ``layer``: the routed experts through JAX, forward and gradient, packing included."""
+"""Suite ``layer``: routed experts (packing included) and attention through JAX, forward and gradient."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anabranch import engine
+from anabranch.bench import attention
 from anabranch.bench.timing import measure
 from anabranch.ops import reference
 from anabranch.ops.moe_ffn import moe_ffn
@@ -28,10 +29,11 @@ _CHECKED_TOKENS = 8
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Rows ``moe_ffn_*`` (forward and gradient), their ``_forward`` twins, and ``ragged_dot``'s."""
+    """Rows ``moe_ffn_*`` (forward and gradient), their ``_forward`` twins, ``ragged_dot``'s, ``attention``'s."""
     for name, tokens, hidden, width, experts, topk in _LAYERS:
         yield from _moe_rows(name, tokens, hidden, width, experts, topk)
     yield from _ragged_dot_rows()
+    yield from attention.rows()
 
 
 def _moe_rows(

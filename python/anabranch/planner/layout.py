@@ -96,7 +96,9 @@ class Layout:
             parts.append("dualpipe")
         if self.overlap is not None and self.ep > 1:
             parts.append(f"overlap={'on' if self.overlap else 'off'}")
-        return ",".join([*parts, f"mbs{self.mbs}"])
+        if self.mbs:
+            parts.append(f"mbs{self.mbs}")
+        return ",".join(parts) or "dp"
 
 
 def parse(text: str, options: str = "", base: Layout | None = None) -> Layout:

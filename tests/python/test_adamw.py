@@ -143,6 +143,12 @@ def test_donated_state_is_overwritten_in_place() -> None:
     np.testing.assert_allclose(params["w"], 1 - 1e-3 * 1.1, rtol=1e-6)
 
 
+def test_sum_of_squares_by_row() -> None:
+    values = jnp.asarray(np.random.default_rng(5).normal(size=(3, 7, 11)), jnp.float32)
+    got = jax.jit(lambda x: sum_of_squares(x, by_row=True))(values)
+    np.testing.assert_array_equal(got, [sum_of_squares(row) for row in values])
+
+
 def test_sum_of_squares() -> None:
     for shape in ((), (0,), (70_001,), (3, 5, 1, 2, 2)):
         values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)

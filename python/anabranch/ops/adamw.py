@@ -142,12 +142,13 @@ def _leaf(
     return tuple(result.reshape(parameter.shape) for result in results)
 
 
-def sum_of_squares(values: jax.Array) -> jax.Array:
+def sum_of_squares(values: jax.Array, *, by_row: bool = False) -> jax.Array:
     """Sum of the squares of an f32 array of any shape, f32 scalar; the same bits on any pool.
 
-    Raises ValueError for another dtype.
+    With `by_row` one sum for each index of the first axis. Raises ValueError for another dtype.
     """
     if values.dtype != jnp.float32:
         raise ValueError(f"sum_of_squares: values {values.dtype}{[*values.shape]}; must be float32")
     flat = values.reshape(-1) if values.ndim > 4 else values
-    return _register.call("sum_of_squares", jax.ShapeDtypeStruct((), jnp.float32), flat)
+    shape = values.shape[:1] if by_row else ()
+    return _register.call("sum_of_squares", jax.ShapeDtypeStruct(shape, jnp.float32), flat)

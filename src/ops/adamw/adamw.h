@@ -45,9 +45,12 @@ struct AdamwArgs {
 };
 Status Adamw(const AdamwArgs& args, Context& context);
 
-// sum [1] f32 = sum of values[i]^2, values f32 of any shape: what a global norm is made of.
+// sum [P] f32 = sums of values[i]^2 over P equal runs of values, f32 of any shape: what a global
+// norm is made of. With one sum for each expert it does not depend on which rank holds which
+// experts.
 //   Numerics  f32 in 64 interleaved sums over blocks of kSquareBlock elements, blocks in ascending
-//             order in double, rounded once. Bitwise equal for any number of threads.
+//             order in double, rounded once; every run for itself. Bitwise equal for any number of
+//             threads.
 //   Memory    8 bytes of scratch a block: SumOfSquaresScratchBytes().
 inline constexpr int64_t kSquareBlock = 16384;
 struct SumOfSquaresArgs {

@@ -225,5 +225,26 @@ TEST(SumOfSquaresTest, MatchesReferenceAndDoesNotDependOnThreads) {
   }
 }
 
+TEST(SumOfSquaresTest, RunsAreSummedAsIfEachWereAlone) {
+  constexpr int64_t kRuns = 3, kCount = kSquareBlock + 77;
+  Problem p(kRuns * kCount);
+  const auto sum = [&](int64_t first, int64_t count, float* out, int64_t runs) {
+    const SumOfSquaresArgs args{ConstTensorView(p.gradient.data() + first, {count}),
+                                TensorView(out, {runs})};
+    ThreadExecutor executor(2);
+    std::vector<double> scratch(SumOfSquaresScratchBytes(args) / sizeof(double));
+    Context context{&executor, scratch.data(), SumOfSquaresScratchBytes(args)};
+    return SumOfSquares(args, context);
+  };
+  float together[kRuns];
+  ASSERT_TRUE(sum(0, kRuns * kCount, together, kRuns).ok());
+  for (int64_t run = 0; run < kRuns; ++run) {
+    float alone = 0;
+    ASSERT_TRUE(sum(run * kCount, kCount, &alone, 1).ok());
+    EXPECT_EQ(together[run], alone) << run;
+  }
+  EXPECT_EQ(sum(0, kCount, together, 2).code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace anabranch

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on from the newest good checkpoint in DIR [the newest run under runs/]",
     )  # fmt: skip
     parser.add_argument(
-        "--devices", type=int, default=1, metavar="N", help="expert-parallel ranks [1]"
+        "--devices", type=int, metavar="N", help="expert-parallel ranks, each a device [1]"
     )
     parser.add_argument("--seed", type=int, metavar="S", help="seed of weights and data order")
     output.add_json_argument(parser)
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     _check_arguments(args)
     print("starting JAX ...", flush=True)
     recipe, folder = _resumed(args) if args.resume else _fresh(args)
+    _prepare_devices(recipe)
     if folder is not None and not args.resume:
         _check_writable(folder)
     steps = recipe.train.steps if args.steps is None else args.steps
@@ -83,14 +84,11 @@ def describe(summary: dict) -> list[str]:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    if args.devices != 1:
-        raise UsageError(
-            f"--devices {args.devices}: expert parallelism is not in this version; --devices must be 1"
-        )
     for name in _WORLD_SIZES:
         if os.environ.get(name, "1") not in ("", "1"):
             raise UsageError(
-                f"{name}={os.environ[name]}: expert parallelism is not in this version; start one process"
+                f"{name}={os.environ[name]}: ranks in several processes are not in this version; start "
+                "one process with --devices N"
             )
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps {args.steps}: must be at least 1")
@@ -98,7 +96,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 def _settings(args: argparse.Namespace) -> list[str]:
     seed = [] if args.seed is None else [f"train.seed={args.seed}"]
-    return [*args.settings, *seed]
+    devices = [] if args.devices is None else [f"parallel.devices={args.devices}"]
+    return [*args.settings, *seed, *devices]
 
 
 def _fresh(args: argparse.Namespace) -> "tuple[Recipe, Path]":
@@ -123,6 +122,13 @@ def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
     if args.recipe is not None and args.recipe != recipe.name:
         raise UsageError(f"{folder} is a run of recipe {recipe.name}, not {args.recipe}")
     return recipes.override(recipe, _settings(args)), folder
+
+
+def _prepare_devices(recipe: "Recipe") -> None:
+    from anabranch.train import ranks
+
+    ranks.check(recipe)
+    ranks.request_devices(recipe.parallel.devices)
 
 
 def _check_writable(folder: Path) -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from anabranch.layers.dense_ffn import dense_ffn, dense_ffn_shapes
 from anabranch.layers.initializers import initialise
 from anabranch.layers.moe_config import MoEConfig
+from anabranch.ops import token_tree
 from anabranch.ops.balance import load_balancing_loss
 from anabranch.ops.linear import linear
 from anabranch.ops.moe_ffn import moe_ffn
@@ -68,12 +69,19 @@ def moe(params: Params, x: jax.Array, config: MoEConfig) -> jax.Array:
 
 
 def moe_with_aux(
-    params: Params, x: jax.Array, config: MoEConfig, *, token_mask: jax.Array | None = None
+    params: Params,
+    x: jax.Array,
+    config: MoEConfig,
+    *,
+    token_mask: jax.Array | None = None,
+    expert_parallel: Any = None,
 ) -> tuple[jax.Array, MoEAux]:
     """Returns `moe(params, x, config)` and what the block reports.
 
     Tokens where `token_mask` (bool, x's leading axes) is false are routed nowhere: they cost no
     expert work, count in no load and no auxiliary loss, and get the shared experts' output alone.
+    With `expert_parallel` (see `anabranch.moe_ffn`) `w_gate`, `w_up` and `w_down` are this rank's part.
+    What is reported is of the tokens of all ranks, see `anabranch.ops.token_tree`.
     """
     if x.shape[-1] != config.hidden_size:
         raise ValueError(f"moe: x has shape {x.shape}; must be [..., {config.hidden_size}]")
@@ -86,7 +94,8 @@ def moe_with_aux(
             routing = routing._replace(experts=jnp.where(mask[:, None], routing.experts, -1))
         aux = _report(logits, routing.experts, routing.scores, config, mask)
     with jax.named_scope("experts"):
-        y = moe_ffn(flat, routing, params["w_gate"], params["w_up"], params["w_down"])
+        weights = (params["w_gate"], params["w_up"], params["w_down"])
+        y = moe_ffn(flat, routing, *weights, expert_parallel=expert_parallel)
     if config.num_shared_experts:
         y = y + dense_ffn(params["shared"], flat)
     return y.reshape(x.shape), aux
@@ -123,6 +132,7 @@ def _report(
     if config.router_z_coeff:
         squares = jax.nn.logsumexp(logits, axis=-1) ** 2
         weights = jnp.ones_like(squares) if mask is None else mask.astype(squares.dtype)
-        mean = jnp.sum(squares * weights) / jnp.maximum(jnp.sum(weights), 1.0)
-        z_loss = config.router_z_coeff * mean
-    return MoEAux(sizes, balance, z_loss)
+        total = token_tree.sum_over_ranks(token_tree.sum_over_tokens(squares * weights))
+        count = token_tree.count_over_ranks(jnp.sum(weights))
+        z_loss = config.router_z_coeff * total / jnp.maximum(count, 1.0)
+    return MoEAux(token_tree.count_over_ranks(sizes), balance, z_loss)

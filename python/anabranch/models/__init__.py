@@ -3,7 +3,14 @@
 
 from anabranch.models.config import Config
 from anabranch.models.counting import Counts, count_parameters, flops_per_token
-from anabranch.models.model import init, is_decayed, logits, loss, update_expert_bias
+from anabranch.models.model import (
+    init,
+    is_decayed,
+    is_expert,
+    logits,
+    loss,
+    update_expert_bias,
+)
 
 __all__ = [
     "Config",
@@ -12,6 +19,7 @@ __all__ = [
     "flops_per_token",
     "init",
     "is_decayed",
+    "is_expert",
     "logits",
     "loss",
     "update_expert_bias",

@@ -16,6 +16,7 @@ from anabranch.layers.moe import MoEAux, moe_shapes, moe_with_aux
 from anabranch.layers.norm import rms_norm
 from anabranch.layers.rotary import rotary_table
 from anabranch.models.config import Config
+from anabranch.ops import token_tree
 from anabranch.ops.balance import update_expert_bias as _moved_bias
 from anabranch.ops.linear import linear
 from anabranch.ops.linear_cross_entropy import linear_cross_entropy
@@ -46,6 +47,7 @@ def loss(
     *,
     num_labels: jax.Array | None = None,
     auxiliary_scale: float = 1.0,
+    expert_parallel: Any = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns (loss, aux): nats per label plus auxiliary losses, and what the step reports.
 
@@ -55,17 +57,24 @@ def loss(
     a larger batch passes the whole batch's number and its own share as `auxiliary_scale`, so that
     the parts' losses and gradients add up to the whole's.
 
+    Inside `anabranch.ops.token_tree.scope` with axes, each rank passes its own sequences, all parameters
+    but its part alone of those that `is_expert` names, and `expert_parallel` (see
+    `anabranch.moe_ffn`). Loss and aux are then those of all ranks' sequences together, and so are
+    gradients.
+
     aux: `group_sizes` i32 [MoE layers, E]; f32 scalars `cross_entropy` (nats per label),
     `load_balancing_loss` and `router_z_loss` (means over the MoE layers, included in the loss);
     `num_labels` i32, the labels of this batch.
     """
-    hidden, reports = _forward(params, batch["tokens"], config, batch)
+    params = _shared(params, expert_parallel)
+    hidden, reports = _forward(params, batch["tokens"], config, batch, expert_parallel)
     labels = batch["labels"].reshape(-1)
     flat = hidden.reshape(-1, config.hidden_size)
     losses = linear_cross_entropy(flat, _head(params), labels, z_loss=config.z_loss)
-    own_labels = jnp.sum(labels != -1, dtype=jnp.int32)
+    own_labels = token_tree.count_over_ranks(jnp.sum(labels != -1, dtype=jnp.int32))
     divisor = own_labels if num_labels is None else num_labels
-    cross_entropy = jnp.sum(losses) / jnp.maximum(divisor, 1).astype(jnp.float32)
+    total = token_tree.sum_over_ranks(token_tree.sum_over_tokens(losses))
+    cross_entropy = total / jnp.maximum(divisor, 1).astype(jnp.float32)
     balance = _mean([report.load_balancing_loss for report in reports]) * auxiliary_scale
     z_loss = _mean([report.router_z_loss for report in reports]) * auxiliary_scale
     aux = {
@@ -119,6 +128,30 @@ def is_decayed(path: Any, leaf: Any) -> bool:
     return leaf.ndim >= 2
 
 
+def is_expert(path: Any) -> bool:
+    """True for the key path of a parameter that holds one matrix for each routed expert."""
+    names = [str(getattr(key, "key", key)) for key in path]
+    return "moe" in names and names[-1] in ("w_gate", "w_up", "w_down") and "shared" not in names
+
+
+def _shared(params: Params, expert_parallel: Any) -> Params:
+    """The same parameters, with gradients summed over the ranks that hold copies of them.
+
+    Not so the embedding, whose two uses sum theirs themselves, and the selection bias, which has none.
+    """
+
+    def leaf(path: Any, value: jax.Array) -> jax.Array:
+        name = str(getattr(path[-1], "key", path[-1]))
+        if name in ("embedding", "expert_bias"):
+            return value
+        held_apart = expert_parallel is not None and is_expert(path)
+        return token_tree.replicated(
+            value, besides=expert_parallel.axis_name if held_apart else None
+        )
+
+    return jax.tree_util.tree_map_with_path(leaf, params)
+
+
 def _layer_shapes(index: int, config: Config) -> Params:
     hidden = config.hidden_size
     attention_shapes = mla_shapes if config.attention.kind == "mla" else gqa_shapes
@@ -133,7 +166,7 @@ def _layer_shapes(index: int, config: Config) -> Params:
 
 
 def _forward(
-    params: Params, tokens: jax.Array, config: Config, batch: Batch
+    params: Params, tokens: jax.Array, config: Config, batch: Batch, expert_parallel: Any = None
 ) -> tuple[jax.Array, list[MoEAux]]:
     """The normalised output of the last block, [B, S, H] in the compute type, and the reports."""
     segment_ids = batch.get("segment_ids")
@@ -145,11 +178,11 @@ def _forward(
     table = jax.lax.map(
         lambda row: rotary_table(row, config.attention.rotary_size, config.rotary), positions
     )
-    run = lambda layer, x: _layer(layer, x, table, segment_ids, config)  # noqa: E731
+    run = lambda layer, x: _layer(layer, x, table, segment_ids, config, expert_parallel)  # noqa: E731
     if config.remat == "full":
         run = jax.checkpoint(run)
     with jax.named_scope("embed"):
-        x = params["embedding"][tokens]
+        x = token_tree.look_up(params["embedding"], tokens)
     reports = []
     for index, layer in enumerate(params["layers"]):
         with jax.named_scope(f"layer_{index}"):
@@ -165,6 +198,7 @@ def _layer(
     table: tuple[jax.Array, jax.Array],
     segment_ids: jax.Array | None,
     config: Config,
+    expert_parallel: Any = None,
 ) -> tuple[jax.Array, MoEAux | None]:
     block = mla if config.attention.kind == "mla" else gqa
     epsilon = config.norm_epsilon
@@ -183,12 +217,14 @@ def _layer(
     if "ffn" in layer:
         return x + dense_ffn(layer["ffn"], normed).astype(x.dtype), None
     mask = None if segment_ids is None else segment_ids != 0
-    y, report = moe_with_aux(layer["moe"], normed, config.moe, token_mask=mask)
+    y, report = moe_with_aux(
+        layer["moe"], normed, config.moe, token_mask=mask, expert_parallel=expert_parallel
+    )
     return x + y.astype(x.dtype), report
 
 
 def _head(params: Params) -> jax.Array:
-    return params["head"] if "head" in params else params["embedding"].T
+    return params["head"] if "head" in params else token_tree.replicated(params["embedding"]).T
 
 
 def _mean(values: list[jax.Array]) -> jax.Array:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from anabranch.ops import token_tree
+
 
 def load_balancing_loss(
     scores: jax.Array,
@@ -33,7 +35,7 @@ def load_balancing_loss(
         counting ``experts``.
       normalize: divide each token's scores by their sum first (sigmoid scores do not sum to 1).
       axis_name: mesh axis or axes over which f and P are taken, for a loss of the global batch
-        (Qwen3, arXiv:2501.11873).
+        (Qwen3, arXiv:2501.11873). None: those of the enclosing `anabranch.ops.token_tree.scope`.
 
     Returns:
       f32 scalar; 0 if nothing was routed.
@@ -58,10 +60,13 @@ def load_balancing_loss(
     if normalize:
         total = scores.sum(axis=1, keepdims=True)
         scores = scores / jnp.where(total == 0, 1, total)
-    score_sum = jnp.where(routed[:, None], scores, 0).sum(axis=0)
+    score_sum = token_tree.sum_over_tokens(jnp.where(routed[:, None], scores, 0))
     num_routed = routed.sum().astype(scores.dtype)
     if axis_name is not None:
         counts, score_sum, num_routed = jax.lax.psum((counts, score_sum, num_routed), axis_name)
+    elif token_tree.current().axes:
+        counts, num_routed = token_tree.count_over_ranks((counts, num_routed))
+        score_sum = token_tree.sum_over_ranks(score_sum)
     share = counts / jnp.maximum(counts.sum(), 1)
     mean_score = score_sum / jnp.maximum(num_routed, 1)
     return coeff * num_experts * (share * mean_score).sum()

@@ -14,7 +14,6 @@ from anabranch.recipes.recipe import Recipe
 
 # What this version can do, by path. Other values belong to features that it does not have.
 _ONLY_VALUE = {
-    "parallel.devices": (1, "expert parallelism"),
     "parallel.waves": (1, "overlap in waves"),
     "parallel.capacity": ("worst", "a bounded receive capacity"),
     "parallel.chunks": (1, "chunked dispatch"),

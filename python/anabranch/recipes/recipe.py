@@ -16,6 +16,7 @@ class TrainConfig:
     A step takes `batch_size` sequences of `sequence_length` tokens, in `microbatches` equal parts.
     `schedule` "cosine" falls from `learning_rate` to `min_learning_rate_ratio` of it over all
     steps; "wsd" stays constant and falls linearly to that over the last `decay_fraction` of them.
+    Sums over tokens are taken over a binary tree of `reduction_leaves` leaves (`anabranch.ops.token_tree`).
     AdamW's constants are those of DeepSeek-V3 (arXiv 2412.19437). Periods (`*_every`) are in steps, 0 for never.
     """
 
@@ -54,6 +55,9 @@ class TrainConfig:
             check(self, name, getattr(self, name) >= 1, "must be at least 1")
         for name in ("steps", "warmup_steps", "checkpoint_every", "keep_checkpoints", "eval_every"):
             check(self, name, getattr(self, name) >= 0, "must not be negative")
+        leaves = self.reduction_leaves
+        rule = "must be a power of two up to 64"
+        check(self, "reduction_leaves", leaves <= 64 and leaves & (leaves - 1) == 0, rule)
         check(self, "schedule", self.schedule in ("cosine", "wsd"), "must be cosine or wsd")
         divides = self.batch_size % self.microbatches == 0
         check(self, "microbatches", divides, f"must divide batch_size={self.batch_size}")

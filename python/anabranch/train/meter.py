@@ -35,7 +35,11 @@ class Position:
 
 
 class Meter:
-    """Adds up times and tokens between two logged steps."""
+    """Adds up times and tokens between two logged steps.
+
+    The peak that `mfu` is a share of is the most that was measured or reached so far: what else the machine had to
+    do at the time of one measurement must not flatter the steps after it.
+    """
 
     def __init__(
         self, recipe: Recipe, bytes_per_token: float, peak_tflops: float, seconds: float
@@ -50,6 +54,10 @@ class Meter:
         self._mark = time.perf_counter()
         self._began = self._mark - seconds
         self._clear()
+
+    def raise_peak(self, peak_tflops: float) -> None:
+        """Takes note of another measurement of the peak."""
+        self._peak_tflops = max(self._peak_tflops, peak_tflops)
 
     def start(self) -> None:
         """Starts the clock of the first interval."""
@@ -74,6 +82,7 @@ class Meter:
         rate = self._tokens / busy if busy > 0 else 0.0
         loss = float(metrics.cross_entropy)
         tflops = rate * self._flops_per_token / 1e12
+        self.raise_peak(tflops)
         return {
             "step": position.step,
             "tokens": position.tokens,

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 
 from anabranch import models
 from anabranch.data.reader import IGNORED_LABEL
+from anabranch.ops import token_tree
 from anabranch.ops.adamw import sum_of_squares
+from anabranch.ops.token_tree import TokenTree
 from anabranch.train import optimizer as optimizers
 from anabranch.train import schedule
 
@@ -52,21 +54,29 @@ def init_state(key: jax.Array, recipe: "Recipe") -> TrainState:
     return TrainState(params, optimizers.adamw(recipe.train).init(params))
 
 
-def make_train_step(recipe: "Recipe") -> Callable[[TrainState, Batch], Any]:
+def make_train_step(
+    recipe: "Recipe", tree: TokenTree | None = None, expert_parallel: Any = None
+) -> Callable[[TrainState, Batch], Any]:
     """Returns `step(state, batch) -> (state, StepMetrics)`, to be jitted with the state donated.
 
     batch: i32 [B, S] arrays `tokens labels segment_ids positions`. With `train.microbatches` = M the B sequences
     are taken M groups at a time; gradients are accumulated in f32 and every valid label of the global batch
     weighs the same, however many of them a group holds. A loss or gradient that is not finite leaves parameters,
-    moments, count, schedule and expert biases bit for bit as they were.
+    moments, count, schedule and expert biases bit for bit as they were. `tree` and
+    `expert_parallel` are those of one rank among several, see `anabranch.train.ranks`.
     """
+    tree = tree or TokenTree(recipe.train.reduction_leaves)
     train = recipe.train
     optimizer = optimizers.adamw(train)
     rate = schedule.learning_rate(train)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        objective, aux, gradients = accumulate(state.params, batch, recipe)
-        squares = jnp.stack([sum_of_squares(g) for g in jax.tree.leaves(gradients)])
+        with token_tree.scope(tree):
+            return _step(state, batch)
+
+    def _step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        objective, aux, gradients = accumulate(state.params, batch, recipe, expert_parallel)
+        squares = _squared_norms(gradients, expert_parallel)
         norm = jnp.sqrt(jnp.sum(squares))
         applied = jnp.isfinite(objective) & jnp.isfinite(norm)
         # A step that is not applied leaves these as they are, see AdamW.step. No copy of the old
@@ -90,7 +100,9 @@ def make_train_step(recipe: "Recipe") -> Callable[[TrainState, Batch], Any]:
             learning_rate=jnp.float32(rate(optimizers.applied_steps(state.opt_state))),
             group_sizes=aux["group_sizes"],
             num_labels=aux["num_labels"],
-            num_tokens=jnp.sum(batch["segment_ids"] > 0, dtype=jnp.int32),
+            num_tokens=token_tree.count_over_ranks(
+                jnp.sum(batch["segment_ids"] > 0, dtype=jnp.int32)
+            ),
             applied=applied,
         )
         return TrainState(params, opt_state), metrics
@@ -98,16 +110,35 @@ def make_train_step(recipe: "Recipe") -> Callable[[TrainState, Batch], Any]:
     return step
 
 
-def accumulate(params: Any, batch: Batch, recipe: "Recipe") -> tuple[jax.Array, dict, Any]:
+def _squared_norms(gradients: Any, expert_parallel: Any) -> jax.Array:
+    """Squared norm of each gradient, f32 [leaves]; that of experts over all of them, wherever they are."""
+
+    def leaf(path: Any, gradient: jax.Array) -> jax.Array:
+        if not models.is_expert(path):
+            return sum_of_squares(gradient)
+        by_expert = sum_of_squares(gradient, by_row=True)
+        if expert_parallel is not None:
+            by_expert = jax.lax.all_gather(by_expert, expert_parallel.axis_name, tiled=True)
+        return jnp.sum(by_expert)
+
+    return jnp.stack(jax.tree.leaves(jax.tree_util.tree_map_with_path(leaf, gradients)))
+
+
+def accumulate(
+    params: Any, batch: Batch, recipe: "Recipe", expert_parallel: Any = None
+) -> tuple[jax.Array, dict, Any]:
     """Objective (f32), aux of the whole batch, and f32 gradients, over `train.microbatches` groups of sequences."""
     count = recipe.train.microbatches
     # Divided by the number of valid labels of the global batch, never a mean of the groups' means.
-    num_labels = jnp.sum(batch["labels"] != IGNORED_LABEL, dtype=jnp.int32)
+    num_labels = token_tree.count_over_ranks(
+        jnp.sum(batch["labels"] != IGNORED_LABEL, dtype=jnp.int32)
+    )
 
     def objective(params: Any, part: Batch) -> tuple[jax.Array, dict]:
         loss, aux = models.loss(
-            params, part, recipe.model, num_labels=num_labels, auxiliary_scale=1.0 / count
-        )
+            params, part, recipe.model, num_labels=num_labels, auxiliary_scale=1.0 / count,
+            expert_parallel=expert_parallel,
+        )  # fmt: skip
         return loss, {name: aux[name] for name in ("cross_entropy", "group_sizes", "num_labels")}
 
     value_and_grad = jax.value_and_grad(objective, has_aux=True)

@@ -21,6 +21,7 @@ from anabranch.train.meter import Meter, Position
 from anabranch.train.metrics import MetricsLog
 from anabranch.train.prefetch import Prefetcher
 from anabranch.train.progress import Progress
+from anabranch.train.ranks import Ranks
 from anabranch.train.step import (
     StepMetrics,
     TrainState,
@@ -71,6 +72,7 @@ class Trainer:
         """Opens the data, measures the machine, and builds or loads the state; writes nothing."""
         self.recipe, self.out_dir, self.total_steps = recipe, out_dir, total_steps
         self.progress, self.resume = progress, resume
+        self.ranks = Ranks(recipe)
         self.checkpoints = out_dir / run_folder.CHECKPOINTS
         progress.phase("opening the corpus")
         self.store = open_corpus(recipe)
@@ -102,7 +104,7 @@ class Trainer:
             at = "no checkpoint yet, starting at" if found is None else "resuming at"
             self.progress.note(f"{at} step {found.step if found else 0}")
         if found is None:
-            return jax.jit(build)(self.recipe.train.seed), Position()
+            return self.ranks.place(jax.jit(build)(self.recipe.train.seed)), Position()
         template = jax.eval_shape(build, self.recipe.train.seed)
         try:
             state = TrainState(
@@ -111,7 +113,7 @@ class Trainer:
             )
         except checkpoint.CheckpointError as error:
             raise UsageError(f"{found.path} does not fit the recipe: {error}") from error
-        return state, Position.from_scalars(found.scalars)
+        return self.ranks.place(state), Position.from_scalars(found.scalars)
 
     def train(self) -> dict[str, Any]:
         """Runs to the last step and returns the summary that `anabranch train` prints."""
@@ -164,7 +166,9 @@ class Trainer:
         train = self.recipe.train
         self.progress.phase("compiling the training step")
         shapes = batch_shapes(train.batch_size, train.sequence_length)
-        step = jax.jit(make_train_step(self.recipe), donate_argnums=0)
+        ranks = self.ranks
+        step = ranks.spread(make_train_step(self.recipe, ranks.tree, ranks.expert_parallel))
+        step = jax.jit(step, donate_argnums=0)
         step = step.lower(self.state, shapes).compile()
         batches = Prefetcher(self.reader)
         self.meter.start()
@@ -224,10 +228,11 @@ class Trainer:
         last = step == self.total_steps
         if last or (train.eval_every > 0 and step % train.eval_every == 0):
             self.progress.phase("evaluating on held-out text")
-            result = self.held_out.evaluate(self.state.params)
+            result = self.held_out.evaluate(self.ranks.gather(self.state.params))
             log.write({"event": "eval", "step": step, **result})
             bits = result["held_out_bits_per_byte"]
             self.progress.note(f"step {step}: {bits:.3f} bits/byte on held-out text")
+            self.meter.raise_peak(measure.peak_tflops())
         if last or (train.checkpoint_every > 0 and step % train.checkpoint_every == 0):
             self._save(log)
 
@@ -280,7 +285,10 @@ class Trainer:
         self.progress.phase("writing a sample of text")
         window = self.recipe.train.sequence_length
         generator = Generator(
-            self.state.params, self.recipe.model, self.store.tokenizer, max(window, 2)
+            self.ranks.gather(self.state.params),
+            self.recipe.model,
+            self.store.tokenizer,
+            max(window, 2),
         )
         step = self.position.step
         for seed, prompt in enumerate(SAMPLE_PROMPTS):

@@ -65,7 +65,7 @@ def summarise(log: RunLog) -> Summary:
         bigram=number(byte_models.get("bigram")),
         tokens_per_second=typical(log, "tokens_per_second"),
         mfu=typical(log, "mfu"),
-        peak_tflops=_first_number(log.started.get("peak_tflops"), log.last("peak_tflops")),
+        peak_tflops=_first_number(log.last("peak_tflops"), log.started.get("peak_tflops")),
         peak_gib=_largest(log.series("rss_gib"), finished.get("peak_rss_gib")),
         dropped_tokens=_sum(log.series("dropped_tokens")),
         skipped_steps=_largest(log.series("skipped_steps"), finished.get("skipped_steps")),

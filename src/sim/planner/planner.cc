@@ -2,11 +2,15 @@
 #include "sim/planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace anabranch::sim {
 namespace {
 
-double* BucketOf(StageTime* time, Stream stream) {
+// By what a task is for: on a single stream, expert and data parallelism share one queue.
+double* BucketOf(StageTime* time, Stream stream, Kind kind) {
+  if (kind == Kind::kGather || kind == Kind::kScatter) return &time->dp;
+  if (kind == Kind::kTensor) return &time->tp;
   switch (stream) {
     case Stream::kEp:
       return &time->ep;
@@ -36,7 +40,9 @@ void BookGap(const Program& program, const Schedule& schedule, int32_t task, dou
     const Task& held = program.tasks[cause];
     if (held.stream == Stream::kCompute) break;
     const double began = std::max(schedule.start[cause], from);
-    if (began < until) *BucketOf(time, held.stream) += until - began;
+    if (began < until) {
+      *BucketOf(time, held.stream, program.labels[cause].kind) += until - began;
+    }
     until = std::min(until, began);
     if (held.rank_class != stage) break;  // a send: before it, the other stage computed
     cause = schedule.cause[cause];
@@ -70,16 +76,27 @@ std::vector<StageTime> BookTime(const Program& program, const Schedule& schedule
   return times;
 }
 
-// The rank of each stage that jitter slows most.
+// The rank of each stage that jitter slows most. Ranks that meet once a step average their noise
+// over it; under FSDP all meet at every layer. If all noise lasted a step, both would lose the
+// same, and if it were new with each of the 2 * layers passes, sqrt(2 * layers) times as much: the
+// geometric mean of the two is taken.
 std::vector<double> Slowdowns(const Request& request) {
   const Layout& layout = request.layout;
+  const Imbalance& imbalance = request.imbalance;
   std::vector<double> slowdown(static_cast<size_t>(layout.pp), 1);
-  if (request.imbalance.jitter <= 0) return slowdown;
-  const double peers = static_cast<double>(layout.ranks / layout.pp);
+  if (imbalance.jitter <= 0) return slowdown;
+  double deviation = imbalance.jitter;
+  if (layout.sharding == static_cast<int64_t>(Sharding::kFsdp)) {
+    deviation *=
+        std::pow(2.0 * static_cast<double>(std::max<int64_t>(request.model.layers, 1)), 0.25);
+  }
+  const double stages = static_cast<double>(layout.pp);
+  const double peers = static_cast<double>(layout.ranks) / stages;
+  const double known = static_cast<double>(imbalance.jitter_reference) / stages;
+  const double held = known > 0 ? MedianMaximum(known) : 0;
   for (size_t stage = 0; stage < slowdown.size(); ++stage) {
-    const double draw =
-        NormalMaximum(request.imbalance.seed, static_cast<int64_t>(stage) + 1000, peers);
-    slowdown[stage] = std::max(1 + request.imbalance.jitter * draw, 0.01);
+    const double draw = NormalMaximum(imbalance.seed, static_cast<int64_t>(stage) + 1000, peers);
+    slowdown[stage] = std::max(1 + deviation * (draw - held), 0.01);
   }
   return slowdown;
 }

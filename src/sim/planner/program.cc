@@ -114,7 +114,9 @@ int32_t Builder::Compute(const Where& where, Kind kind, int64_t layer, const Wor
 
 int32_t Builder::Collective(const Where& where, Stream stream, Kind kind, int64_t layer,
                             const Transfer& transfer, const Ids& before) {
-  const int32_t id = Add(where, stream, kind, layer, before);
+  // Sends between stages are launched apart from collectives in every framework.
+  const bool merged = layout_.single_stream != 0 && stream != Stream::kPp;
+  const int32_t id = Add(where, merged ? Stream::kEp : stream, kind, layer, before);
   Task& task = program_.tasks[id];
   task.transfer = transfer;
   const double busiest = std::max(transfer.scale_up, transfer.scale_out);
@@ -280,10 +282,11 @@ Ids Builder::BackwardExperts(const Where& where, int64_t layer, const Ids& befor
 }
 
 Ids Builder::BackwardLayer(const Where& where, int64_t layer, const Ids& before) {
+  // Copies come back, as parameters do, while the layer before this one runs backward.
+  Ids from = entry_of_layer_.empty() ? before : entry_of_layer_;
   Ids ready = Gather(where, layer, before);
   if ((layout_.offload & ~int64_t{kOptimizer}) != 0) {
     const double bytes = OffloadedBytes(request_, HasExperts(layer), 1);
-    Ids from = before;
     // Layers went to the host in ascending order and come back in descending order.
     Ids* copies = &offloaded_[where.unit];
     if (!copies->empty()) {

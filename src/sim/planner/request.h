@@ -120,6 +120,7 @@ struct Layout {
   int64_t dedup = 1;           // a token travels once to each domain
   int64_t node_limit = 0;      // domains a token may visit, 0 for no limit
   int64_t low_wire = 0;        // dispatch travels in the low-precision format
+  int64_t single_stream = 0;   // collectives of every kind run one after the other
   int64_t graph = 0;           // 0 no graph, 1 parts of a layer, 2 the whole step
   int64_t recompute = 0;       // Saved
   int64_t offload = 0;         // Saved
@@ -135,6 +136,9 @@ struct Layout {
 struct Imbalance {
   double zipf = 0;
   double jitter = 0;  // standard deviation of a rank's relative speed
+  // Ranks of the machine whose jitter the calibration already holds: at this size the slowest rank
+  // costs nothing on average. 0 to charge all of it.
+  int64_t jitter_reference = 0;
   double random = 0;  // 1 adds the sampling noise of balanced routing
   int64_t seed = 0;
   std::vector<double> load;  // measured tokens of each expert, layer after layer; empty for zipf

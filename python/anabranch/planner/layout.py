@@ -65,6 +65,7 @@ class Layout:
     dedup: bool = True
     node_limit: int = 0
     wire: str = "bf16"
+    streams: str = "multi"
     graph: str = "partial"
     recompute: str = "auto"
     offload: str = ""
@@ -144,6 +145,7 @@ _SWITCHES = (
 _NUMBERS = ("gradient_bytes", "optimizer_bytes", "dispatch_factor")
 _CHOICES = {
     "sharding": SHARDINGS, "pipeline": PIPELINES, "graph": GRAPHS, "wire": {"bf16": 0, "fp8": 1},
+    "streams": {"multi": 0, "single": 1},
 }  # fmt: skip
 
 
@@ -239,6 +241,7 @@ def fields(layout: Layout, ranks: int, recipe: str, batch: int, sequence: int) -
         "dedup": int(layout.dedup),
         "node_limit": layout.node_limit,
         "low_wire": int(layout.wire == "fp8"),
+        "single_stream": int(layout.streams == "single"),
         "graph": GRAPHS[layout.graph],
         "recompute": mask(layout.recompute),
         "offload": mask(layout.offload),

@@ -27,8 +27,9 @@ def scale(scenario: Scenario, sizes: list[int], jitter: float, seeds: int) -> di
 
     Weak scaling: the batch grows with the accelerators. Efficiency is tokens per second and
     accelerator over that at `sizes[0]`, each averaged over `seeds` draws of `jitter`, the standard
-    deviation of a rank's relative speed; the step waits for the slowest rank. "fixed_batch" is the same
-    with the first size's batch, where that divides.
+    deviation of a rank's relative speed; the step waits for the slowest rank. What that costs at
+    `sizes[0]` is in the calibration already. "fixed_batch" is the same with the first size's batch, where
+    that divides.
     """
     if not 0 <= jitter < 0.5:
         raise UsageError(f"--jitter {jitter:g}: must be 0 to 0.5")
@@ -38,11 +39,11 @@ def scale(scenario: Scenario, sizes: list[int], jitter: float, seeds: int) -> di
     rows = []
     for size in sizes:
         grown = _at(scenario, size, scenario.batch * size // sizes[0])
-        row = _row(grown, jitter, seeds)
+        row = _row(grown, sizes[0], jitter, seeds)
         row["fixed_batch"] = None
         share = size // (scenario.layout.tp * scenario.layout.cp * scenario.layout.pp)
         if scenario.batch % (share * scenario.layout.mbs) == 0:
-            fixed = _row(_at(scenario, size, scenario.batch), jitter, seeds)
+            fixed = _row(_at(scenario, size, scenario.batch), sizes[0], jitter, seeds)
             row["fixed_batch"] = fixed["tokens_per_second_per_gpu"]
         rows.append(row)
     base = rows[0]["tokens_per_second_per_gpu"]
@@ -68,10 +69,12 @@ def _at(scenario: Scenario, size: int, batch: int) -> Scenario:
     return dataclasses.replace(scenario, ranks=size, batch=batch, layout=plan)
 
 
-def _row(scenario: Scenario, jitter: float, seeds: int) -> dict[str, Any]:
+def _row(scenario: Scenario, reference: int, jitter: float, seeds: int) -> dict[str, Any]:
     answers = []
     for seed in range(seeds if jitter > 0 else 1):
-        drawn = dataclasses.replace(scenario.imbalance, jitter=jitter, seed=seed)
+        drawn = dataclasses.replace(
+            scenario.imbalance, jitter=jitter, jitter_reference=reference, seed=seed
+        )
         one = dataclasses.replace(scenario, imbalance=drawn)
         answers.append(simulate.simulate(one, microbatch_limit=32))
     speeds = [answer["tokens_per_second_per_gpu"] for answer in answers]

@@ -18,13 +18,15 @@ from anabranch.recipes import Recipe
 class Imbalance:
     """How uneven routing is: Zipf's exponent, or measured tokens of each expert, layer by layer.
 
-    `name` is what was asked for. `jitter` is the standard deviation of a rank's relative speed.
+    `name` is what was asked for. `jitter` is the standard deviation of a rank's relative speed;
+    `jitter_reference` is the size of machine whose jitter the calibration holds already.
     """
 
     name: str = "balanced"
     zipf: float = 0.0
     load: tuple[float, ...] = ()
     jitter: float = 0.0
+    jitter_reference: int = 0
     seed: int = 0
 
 
@@ -53,6 +55,7 @@ class Scenario:
             "imbalance": {
                 "zipf": self.imbalance.zipf,
                 "jitter": self.imbalance.jitter,
+                "jitter_reference": self.imbalance.jitter_reference,
                 "random": int(self.imbalance.zipf == 0 and not self.imbalance.load),
                 "seed": self.imbalance.seed,
             },

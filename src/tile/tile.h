@@ -8,6 +8,7 @@
 #include "base/cpu_features.h"
 #include "base/dtype.h"
 #include "tile/loss.h"
+#include "tile/norm.h"
 #include "tile/optimizer.h"
 #include "tile/softmax.h"
 
@@ -120,6 +121,7 @@ struct KernelTable {
   OptimizerKernels optimizer;
   Softmax softmax_f32;
   Softmax softmax_bf16;
+  NormKernels norms[2][2];  // by the types of x and y: f32, bf16
 
   ProductFn product(DType dtype) const {
     return dtype == DType::kBF16 ? product_bf16 : product_f32;
@@ -131,6 +133,9 @@ struct KernelTable {
   }
   const Epilogue& epilogue(DType dtype) const {
     return dtype == DType::kBF16 ? epilogue_bf16 : epilogue_f32;
+  }
+  const NormKernels& norm(DType x, DType y) const {
+    return norms[x == DType::kBF16][y == DType::kBF16];
   }
   const Softmax& softmax(DType dtype) const {
     return dtype == DType::kBF16 ? softmax_bf16 : softmax_f32;

@@ -15,6 +15,8 @@ EXEMPT: dict[str, str] = {
     "src/tile/kernel_body.inc::ActivateGradAny": ONE_TILE,
     "src/tile/yardstick.cc::TimeTileProduct": ONE_TILE,
     "src/tile": "one file per instruction set and kind of epilogue, their tests beside them",
+    "src/ffi": "one file per operation, as everywhere else in the tree",
+    "python/anabranch/ops": "one file per operation, named as its header and its FFI target are",
     "tests/python": "one file per thing tested, all found by one name pattern",
 }
 CODE = re.compile(r"\.(h|cc|cu|cuh|inc|py|sh|cmake)$")

@@ -43,6 +43,7 @@ TARGETS = (
     "add_rms_norm",
     "rms_norm_grad",
     "add_rms_norm_grad",
+    "muon",
     "attention",
     "attention_grad",
     "quantize",

@@ -2,11 +2,15 @@
 #ifndef ANABRANCH_OPS_PACK_EXPERTS_PACK_EXPERTS_H_
 #define ANABRANCH_OPS_PACK_EXPERTS_PACK_EXPERTS_H_
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "base/context.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
+#include "tile/prefetch.h"
+#include "tile/tile.h"
 
 namespace anabranch {
 
@@ -51,6 +55,49 @@ Status CheckGradientPanels(const char* op, const PackedExperts& packed, int64_t 
 
 // The oracle: element by element.
 void PackExpertsReference(const PackExpertsArgs& args);
+
+// For operations that read panels: the four kinds, and how one of them is made from plain weights.
+enum class ExpertPanel {
+  kGateUp,            // x @ [gate | up]: 32 columns of gate, then the same 32 of up; k is hidden
+  kDown,              // hidden @ down: 64 columns of the model's width; k is the expert's width
+  kDownTransposed,    // y_grad @ down^T: 64 columns of the expert's width; k is the model's
+  kGateUpTransposed,  // [gate_grad | up_grad] @ [gate | up]^T: k is the expert's width, twice
+};
+inline constexpr int kNumExpertPanelKinds = 4;
+
+struct ExpertWeights {
+  ConstTensorView w_gate, w_up;  // [E,H,F]
+  ConstTensorView w_down;        // [E,F,H]
+};
+
+// Sizes of one kind of panel for experts of H x F, multiplied in `dtype`.
+struct ExpertPanelShape {
+  int64_t panels;         // of one expert
+  int64_t panel_columns;  // columns of the product that a panel serves: 32 or 64
+  int64_t columns;        // of the product
+  int64_t words;          // of one column
+
+  int64_t panel_words() const { return words * tile::kPanelColumns; }
+  // Columns of the product in panel `panel`.
+  int Columns(int64_t panel) const {
+    return static_cast<int>(std::min(panel_columns, columns - panel * panel_columns));
+  }
+};
+ExpertPanelShape ShapeOf(ExpertPanel kind, DType dtype, int64_t hidden, int64_t width);
+
+// Row pointers that packing one panel needs room for.
+constexpr int64_t ExpertPanelPointers(int64_t hidden, int64_t width) {
+  return std::max({hidden, width, int64_t{tile::kPanelColumns}});
+}
+
+// Writes panel `panel` of expert `expert`: ShapeOf(kind, dtype, H, F).panel_words() words.
+void PackExpertPanel(const ExpertWeights& weights, ExpertPanel kind, DType dtype, int64_t expert,
+                     int64_t panel, const void** pointers, uint32_t* out);
+
+// What PackExpertPanel will read; the second part may be empty.
+std::array<tile::PanelPrefetch, 2> PrefetchExpertPanel(const ExpertWeights& weights,
+                                                       ExpertPanel kind, int64_t expert,
+                                                       int64_t panel);
 
 }  // namespace anabranch
 

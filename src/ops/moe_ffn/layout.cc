@@ -59,6 +59,11 @@ Status CheckView(const char* name, const ConstTensorView& view, DType dtype,
                          anabranch::Name(dtype), ShapeText(shape));
 }
 
+Status CheckPacking(const ConstTensorView& x) {
+  if (x.dtype() == DType::kBF16) return Status::Ok();
+  return InvalidArgument("moe_ffn: x is ", x.ToString(), "; must be bf16 with packed experts");
+}
+
 Status Validate(const CommonArgs& args, Sizes* sizes) {
   if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2 ||
       args.row_token.rank() != 1) {

@@ -2,12 +2,14 @@
 #ifndef ANABRANCH_OPS_MOE_FFN_LAYOUT_H_
 #define ANABRANCH_OPS_MOE_FFN_LAYOUT_H_
 
+#include <array>
 #include <cstdint>
 
 #include "base/context.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
 #include "ops/moe_ffn/moe_ffn.h"
+#include "ops/pack_experts/pack_experts.h"
 #include "tile/block.h"
 #include "tile/prefetch.h"
 #include "tile/tile.h"
@@ -57,6 +59,8 @@ CommonArgs CommonOf(const Args& a) {
 
 // Checks shapes, types and the plan's values; sets sizes->rows.
 Status Validate(const CommonArgs& args, Sizes* sizes);
+// Panels are bf16, so x must be.
+Status CheckPacking(const ConstTensorView& x);
 // Checks one more argument of the given type and shape.
 Status CheckView(const char* name, const ConstTensorView& view, DType dtype,
                  std::initializer_list<int64_t> shape);
@@ -98,23 +102,52 @@ constexpr int64_t MaxUnits(const Sizes& sizes, int64_t panels) {
 }
 int64_t MakeUnits(const Sizes& sizes, const Rows& rows, int64_t panels, Unit* units);
 
-// Row pointers into expert e of a [experts, rows, columns] weight tensor.
-inline void PointToWeightRows(const ConstTensorView& weights, int64_t expert, int64_t first_row,
-                              int64_t count, const void** pointers) {
-  const int64_t pitch_bytes = weights.size(2) * SizeOf(weights.dtype());
-  const char* base = static_cast<const char*>(weights.data()) +
-                     (expert * weights.size(1) + first_row) * pitch_bytes;
-  for (int64_t i = 0; i < count; ++i) pointers[i] = base + i * pitch_bytes;
-}
+// Where a product gets its panels: packed ones, or packed here from plain weights.
+class PanelSource {
+ public:
+  PanelSource(const ExpertWeights& weights, const ConstTensorView& packed, ExpertPanel kind,
+              const Sizes& sizes)
+      : weights_(weights),
+        packed_(packed),
+        kind_(kind),
+        type_(sizes.type),
+        shape_(ShapeOf(kind, sizes.type, sizes.hidden, sizes.width)) {}
 
-// Prefetch of rows [first_row, first_row + count), columns [first_column, first_column + columns).
-inline tile::PanelPrefetch PrefetchWeights(const ConstTensorView& weights, int64_t expert,
-                                           int64_t first_row, int64_t count, int64_t first_column,
-                                           int64_t columns) {
-  const int64_t bytes = SizeOf(weights.dtype()), pitch_bytes = weights.size(2) * bytes;
-  const char* first = static_cast<const char*>(weights.data()) +
-                      (expert * weights.size(1) + first_row) * pitch_bytes + first_column * bytes;
-  return tile::PanelPrefetch(first, pitch_bytes, count, columns * bytes);
+  const ExpertPanelShape& shape() const { return shape_; }
+
+  // The panel; it may lie in `scratch`, of shape().panel_words(). pointers has room for
+  // ExpertPanelPointers().
+  const uint32_t* Get(int64_t expert, int64_t panel, const void** pointers,
+                      uint32_t* scratch) const {
+    if (packed_.has_value()) return Packed(expert, panel);
+    PackExpertPanel(weights_, kind_, type_, expert, panel, pointers, scratch);
+    return scratch;
+  }
+
+  // What Get will read.
+  std::array<tile::PanelPrefetch, 2> Prefetch(int64_t expert, int64_t panel) const {
+    if (!packed_.has_value()) return PrefetchExpertPanel(weights_, kind_, expert, panel);
+    constexpr int64_t kBytes = tile::kPanelColumns * sizeof(uint32_t);
+    return {tile::PanelPrefetch(Packed(expert, panel), kBytes, shape_.words, kBytes), {}};
+  }
+  bool packs() const { return !packed_.has_value(); }
+
+ private:
+  const uint32_t* Packed(int64_t expert, int64_t panel) const {
+    return static_cast<const uint32_t*>(packed_.data()) +
+           (expert * shape_.panels + panel) * shape_.panel_words();
+  }
+
+  ExpertWeights weights_;
+  ConstTensorView packed_;
+  ExpertPanel kind_;
+  DType type_;
+  ExpertPanelShape shape_;
+};
+
+template <typename Args>
+ExpertWeights WeightsOf(const Args& args) {
+  return {args.w_gate, args.w_up, args.w_down};
 }
 
 }  // namespace anabranch::moe_ffn

@@ -11,6 +11,7 @@
 namespace anabranch {
 namespace {
 
+using moe_ffn::PanelSource;
 using moe_ffn::Rows;
 using moe_ffn::Sizes;
 using moe_ffn::TokenSum;
@@ -49,9 +50,8 @@ Scratch LayOut(const MoeFfnArgs& args, const Sizes& sizes, int num_workers, void
   const int64_t saved_words = tile::WordsOf(sizes.type, sizes.saved);
   for (int worker = 0; worker < num_workers; ++worker) {
     uint32_t* panel = arena.Take<uint32_t>(hidden_words * tile::kPanelColumns);
-    const void** pointers = arena.Take<const void*>(sizes.hidden);
-    const TokenSumScratch token_sum =
-        moe_ffn::TakeTokenSumScratch(sizes, saved_words, sizes.width, &arena);
+    const void** pointers = arena.Take<const void*>(ExpertPanelPointers(sizes.hidden, sizes.width));
+    const TokenSumScratch token_sum = moe_ffn::TakeTokenSumScratch(sizes, saved_words, &arena);
     if (block == nullptr) continue;
     s.panel[worker] = panel;
     s.pointers[worker] = pointers;
@@ -61,21 +61,16 @@ Scratch LayOut(const MoeFfnArgs& args, const Sizes& sizes, int num_workers, void
   return s;
 }
 
-// hidden = activation(gathered x @ gate, gathered x @ up) for one unit.
-void RunGateUp(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratch, const Unit& unit,
-               int worker) {
+// hidden = activation(gathered x @ gate, gathered x @ up) for one unit. next is the unit that this
+// worker will probably take after it, or null.
+void RunGateUp(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratch,
+               const PanelSource& panels, const Unit& unit, const Unit* next, int worker) {
   const tile::KernelTable& kernels = tile::Kernels();
-  const tile::Packer& packer = kernels.pack(sizes.weight_type, sizes.type);
-  uint32_t* panel = scratch.panel[worker];
-  const void** pointers = scratch.pointers[worker];
   const int64_t column = unit.panel * tile::kGateColumns;
-  const int columns = static_cast<int>(std::min<int64_t>(tile::kGateColumns, sizes.width - column));
-  moe_ffn::PointToWeightRows(args.w_gate, unit.expert, 0, sizes.hidden, pointers);
-  packer.rows(pointers, sizes.hidden, column, columns, tile::kGateColumns, panel);
-  moe_ffn::PointToWeightRows(args.w_up, unit.expert, 0, sizes.hidden, pointers);
-  packer.rows(pointers, sizes.hidden, column, columns, tile::kGateColumns,
-              panel + tile::kGateColumns);
-
+  const uint32_t* panel =
+      panels.Get(unit.expert, unit.panel, scratch.pointers[worker], scratch.panel[worker]);
+  std::array<tile::PanelPrefetch, 2> prefetches;
+  if (next != nullptr) prefetches = panels.Prefetch(next->expert, next->panel);
   const int64_t bytes = sizes.element_bytes();
   // The last panel also writes the zero that fills an odd row's last word.
   const int stored = static_cast<int>(std::min<int64_t>(tile::kGateColumns, sizes.saved - column));
@@ -96,29 +91,18 @@ void RunGateUp(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratc
                          kernels.epilogue(sizes.type)
                              .activate(args.activation, tile, count, stored,
                                        saving ? gate : nullptr, saving ? up : nullptr, hidden);
+                         for (const auto& prefetch : prefetches) {
+                           prefetch.Step(row, row + count, unit.rows);
+                         }
                        });
 }
 
 TokenSum DownProduct(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratch) {
-  TokenSum sum;
-  sum.a_rows = scratch.hidden_rows;
-  sum.words = tile::WordsOf(sizes.type, sizes.saved);
-  sum.row_weight = scratch.rows.weight;
-  sum.out = args.y;
-  sum.max_pointers = sizes.width;
-  sum.pack = [&args, &sizes](int64_t expert, int64_t column, int columns, const void** pointers,
-                             uint32_t* panel) {
-    moe_ffn::PointToWeightRows(args.w_down, expert, 0, sizes.width, pointers);
-    tile::Kernels()
-        .pack(sizes.weight_type, sizes.type)
-        .rows(pointers, sizes.width, column, columns, tile::kPanelColumns, panel);
-  };
-  sum.prefetch = [&args, &sizes](int64_t expert, int64_t column, int columns) {
-    return std::array{
-        moe_ffn::PrefetchWeights(args.w_down, expert, 0, sizes.width, column, columns),
-        tile::PanelPrefetch()};
-  };
-  return sum;
+  return {.a_rows = scratch.hidden_rows,
+          .words = tile::WordsOf(sizes.type, sizes.saved),
+          .row_weight = scratch.rows.weight,
+          .out = args.y,
+          .panels = {moe_ffn::WeightsOf(args), args.packed.down, ExpertPanel::kDown, sizes}};
 }
 
 }  // namespace
@@ -136,6 +120,11 @@ Status MoeFfn(const MoeFfnArgs& args, Context& context) {
     ANABRANCH_RETURN_IF_ERROR(
         moe_ffn::CheckView("gate_up", args.gate_up, sizes.type, {sizes.capacity, 2 * sizes.saved}));
   }
+  if (args.packed.gate_up.has_value() || args.packed.down.has_value()) {
+    ANABRANCH_RETURN_IF_ERROR(moe_ffn::CheckPacking(args.x));
+    ANABRANCH_RETURN_IF_ERROR(
+        CheckForwardPanels("moe_ffn", args.packed, sizes.experts, sizes.hidden, sizes.width));
+  }
   const Scratch scratch = LayOut(args, sizes, context.executor->num_workers(), context.scratch);
   if (context.scratch == nullptr || scratch.bytes > context.scratch_bytes) {
     return InvalidArgument("moe_ffn: scratch is ", context.scratch_bytes, " bytes; needs ",
@@ -147,9 +136,13 @@ Status MoeFfn(const MoeFfnArgs& args, Context& context) {
                          sizes.padded_hidden * bytes, sizes, scratch.rows, scratch.x_rows);
   moe_ffn::PointToRows(scratch.hidden, sizes.saved * bytes, sizes, scratch.hidden_rows);
 
+  const PanelSource gate_up(moe_ffn::WeightsOf(args), args.packed.gate_up, ExpertPanel::kGateUp,
+                            sizes);
   const int64_t units = moe_ffn::MakeUnits(sizes, scratch.rows, GatePanels(sizes), scratch.units);
   context.executor->ParallelFor(units, [&](int64_t unit, int worker) {
-    RunGateUp(args, sizes, scratch, scratch.units[unit], worker);
+    const int64_t next = unit + context.executor->num_workers();
+    RunGateUp(args, sizes, scratch, gate_up, scratch.units[unit],
+              next < units && !gate_up.packs() ? &scratch.units[next] : nullptr, worker);
   });
   moe_ffn::RunTokenSum(sizes, scratch.rows, DownProduct(args, sizes, scratch), scratch.token_sum,
                        context.executor);

@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
+#include "ops/pack_experts/pack_experts.h"
 #include "tile/tile.h"
 
 namespace anabranch {
@@ -23,6 +24,9 @@ namespace anabranch {
 //   the gradient needs. Absent (or R = 0): not saved.
 //   Types     weights of the experts have x's type, or are f32 with x bf16: they are then rounded
 //             to bf16 (nearest even) while they are packed, and their gradients come out in f32.
+//   Packed    panels of these weights (pack_experts) instead of packing them: the same bits. x must
+//             be bf16; of w_gate, w_up and w_down only shapes and types are then looked at. Absent
+//             views: weights are packed on the fly. Panels gain most where experts have few rows.
 //   Layout    row-major. Outputs must not overlap inputs or each other.
 //   Empty     T = 0, experts without rows and plans without rows are normal. Rows past
 //             group_offsets[E] are neither read nor written.
@@ -44,6 +48,7 @@ struct MoeFfnArgs {
   ConstTensorView group_offsets;
   ConstTensorView row_token;
   ConstTensorView slot_row;
+  PackedExperts packed = {};  // gate_up and down, or none
   TensorView y;
   TensorView gate_up;
 };
@@ -68,6 +73,7 @@ struct MoeFfnGradArgs {
   ConstTensorView row_token;
   ConstTensorView slot_row;
   ConstTensorView gate_up;
+  PackedExperts packed = {};  // down_transposed and gate_up_transposed, or none
   ConstTensorView y_grad;
   TensorView x_grad;
   TensorView weights_grad;

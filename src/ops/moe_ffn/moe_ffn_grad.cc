@@ -1,5 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "ops/moe_ffn/layout.h"
@@ -10,6 +11,7 @@
 namespace anabranch {
 namespace {
 
+using moe_ffn::PanelSource;
 using moe_ffn::Rows;
 using moe_ffn::Sizes;
 using moe_ffn::TokenSum;
@@ -77,8 +79,7 @@ Scratch LayOut(const MoeFfnGradArgs& args, const Sizes& sizes, int num_workers, 
     uint32_t* panel = arena.Take<uint32_t>(hidden_words * tile::kPanelColumns);
     void* block_scratch = arena.Take<char>(
         tile::TransposedProductScratchBytes(sizes.type, sizes.capacity, block_columns));
-    const TokenSumScratch token_sum =
-        moe_ffn::TakeTokenSumScratch(sizes, saved_words, tile::kPanelColumns, &arena);
+    const TokenSumScratch token_sum = moe_ffn::TakeTokenSumScratch(sizes, saved_words, &arena);
     if (block == nullptr) continue;
     s.panel[worker] = panel;
     s.block[worker] = block_scratch;
@@ -89,17 +90,16 @@ Scratch LayOut(const MoeFfnGradArgs& args, const Sizes& sizes, int num_workers, 
 }
 
 // d(hidden) = y_grad @ w_down^T for one unit, taken through the activation and the routing weight.
+// next is the unit that this worker will probably take after it, or null.
 void RunHiddenGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch& scratch,
-                   const Unit& unit, int worker) {
+                   const PanelSource& panels, const Unit& unit, const Unit* next, int worker) {
   const tile::KernelTable& kernels = tile::Kernels();
-  uint32_t* panel = scratch.panel[worker];
   const int64_t column = unit.panel * tile::kPanelColumns;
-  const int columns =
-      static_cast<int>(std::min<int64_t>(tile::kPanelColumns, sizes.width - column));
+  const int columns = panels.shape().Columns(unit.panel);
   const void* pointers[tile::kPanelColumns];
-  moe_ffn::PointToWeightRows(args.w_down, unit.expert, column, columns, pointers);
-  kernels.pack(sizes.weight_type, sizes.type).transposed(pointers, columns, 0, sizes.hidden, panel);
-
+  const uint32_t* panel = panels.Get(unit.expert, unit.panel, pointers, scratch.panel[worker]);
+  std::array<tile::PanelPrefetch, 2> prefetches;
+  if (next != nullptr) prefetches = panels.Prefetch(next->expert, next->panel);
   const int64_t bytes = sizes.element_bytes();
   // The last panel also writes the zero that fills an odd row's last word: gate and up are 0 there.
   const int stored = static_cast<int>(std::min<int64_t>(tile::kPanelColumns, sizes.saved - column));
@@ -141,6 +141,7 @@ void RunHiddenGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
             .activate_grad(args.activation, tile, count, stored, scratch.rows.weight + first, gate,
                            up, gate_grad, up_grad, hidden,
                            scratch.weight_grads + unit.panel * sizes.capacity + first);
+        for (const auto& prefetch : prefetches) prefetch.Step(row, row + count, unit.rows);
       });
 }
 
@@ -159,27 +160,12 @@ void WriteWeightsGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scra
 
 // x_grad: rows [gate_grad | up_grad] against [w_gate | w_up]^T, added up per token.
 TokenSum InputGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch& scratch) {
-  TokenSum sum;
-  sum.a_rows = scratch.grads_rows;
-  sum.words = tile::WordsOf(sizes.type, 2 * sizes.saved);
-  sum.row_weight = nullptr;
-  sum.out = args.x_grad;
-  sum.max_pointers = tile::kPanelColumns;
-  sum.pack = [&args, &sizes](int64_t expert, int64_t column, int columns, const void** pointers,
-                             uint32_t* panel) {
-    const tile::Packer& packer = tile::Kernels().pack(sizes.weight_type, sizes.type);
-    moe_ffn::PointToWeightRows(args.w_gate, expert, column, columns, pointers);
-    packer.transposed(pointers, columns, 0, sizes.width, panel);
-    panel += tile::WordsOf(sizes.type, sizes.saved) * tile::kPanelColumns;
-    moe_ffn::PointToWeightRows(args.w_up, expert, column, columns, pointers);
-    packer.transposed(pointers, columns, 0, sizes.width, panel);
-  };
-  sum.prefetch = [&args, &sizes](int64_t expert, int64_t column, int columns) {
-    return std::array{
-        moe_ffn::PrefetchWeights(args.w_gate, expert, column, columns, 0, sizes.width),
-        moe_ffn::PrefetchWeights(args.w_up, expert, column, columns, 0, sizes.width)};
-  };
-  return sum;
+  return {.a_rows = scratch.grads_rows,
+          .words = tile::WordsOf(sizes.type, 2 * sizes.saved),
+          .row_weight = nullptr,
+          .out = args.x_grad,
+          .panels = {moe_ffn::WeightsOf(args), args.packed.gate_up_transposed,
+                     ExpertPanel::kGateUpTransposed, sizes}};
 }
 
 // Experts with most rows first; within an expert the blocks that share x follow each other.
@@ -224,6 +210,11 @@ Status ValidateGrad(const MoeFfnGradArgs& args, Sizes* sizes) {
   ANABRANCH_RETURN_IF_ERROR(moe_ffn::Validate(moe_ffn::CommonOf(args), sizes));
   const Sizes& s = *sizes;
   using moe_ffn::CheckView;
+  if (args.packed.down_transposed.has_value() || args.packed.gate_up_transposed.has_value()) {
+    ANABRANCH_RETURN_IF_ERROR(moe_ffn::CheckPacking(args.x));
+    ANABRANCH_RETURN_IF_ERROR(
+        CheckGradientPanels("moe_ffn", args.packed, s.experts, s.hidden, s.width));
+  }
   ANABRANCH_RETURN_IF_ERROR(CheckView("gate_up", args.gate_up, s.type, {s.capacity, 2 * s.saved}));
   ANABRANCH_RETURN_IF_ERROR(CheckView("y_grad", args.y_grad, s.type, {s.tokens, s.hidden}));
   ANABRANCH_RETURN_IF_ERROR(CheckView("x_grad", args.x_grad, s.type, {s.tokens, s.hidden}));
@@ -264,9 +255,13 @@ Status MoeFfnGrad(const MoeFfnGradArgs& args, Context& context) {
   moe_ffn::FillRows(moe_ffn::CommonOf(args), sizes, scratch.rows);
   PointAllRows(args, sizes, scratch);
 
+  const PanelSource down(moe_ffn::WeightsOf(args), args.packed.down_transposed,
+                         ExpertPanel::kDownTransposed, sizes);
   const int64_t units = moe_ffn::MakeUnits(sizes, scratch.rows, WidthPanels(sizes), scratch.units);
   executor->ParallelFor(units, [&](int64_t unit, int worker) {
-    RunHiddenGrad(args, sizes, scratch, scratch.units[unit], worker);
+    const int64_t next = unit + executor->num_workers();
+    RunHiddenGrad(args, sizes, scratch, down, scratch.units[unit],
+                  next < units && !down.packs() ? &scratch.units[next] : nullptr, worker);
   });
   WriteWeightsGrad(args, sizes, scratch);
   moe_ffn::RunTokenSum(sizes, scratch.rows, InputGrad(args, sizes, scratch), scratch.token_sum,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ops/pack_experts/pack_experts.h"
 
 namespace anabranch {
 namespace {
@@ -254,6 +255,77 @@ TEST(MoeFfnTest, SavingChangesNoBit) {
   ASSERT_TRUE(Call(args, 2).ok());
   ASSERT_TRUE(Call(saving.Forward(Activation::kSwiglu), 2).ok());
   EXPECT_TRUE(SameBits(saving.y, plain.y));
+}
+
+// Panels of a problem's weights.
+struct Panels {
+  template <typename W>
+  explicit Panels(const Problem<BF16, W>& p) {
+    const int64_t experts = p.shape.experts, hidden = p.shape.hidden, width = p.shape.width;
+    const auto make = [&](ExpertPanel kind, std::vector<BF16>* panels) {
+      const ExpertPanelShape shape = ShapeOf(kind, DType::kBF16, hidden, width);
+      panels->resize(experts * shape.panels * 2 * shape.panel_words());
+      return TensorView(panels->data(), {experts, shape.panels, 2 * shape.words, 64});
+    };
+    PackExpertsArgs args;
+    args.w_gate = ConstTensorView(p.w_gate.data(), {experts, hidden, width});
+    args.w_up = ConstTensorView(p.w_up.data(), {experts, hidden, width});
+    args.w_down = ConstTensorView(p.w_down.data(), {experts, width, hidden});
+    args.packed = {make(ExpertPanel::kGateUp, &gate_up), make(ExpertPanel::kDown, &down),
+                   make(ExpertPanel::kDownTransposed, &down_transposed),
+                   make(ExpertPanel::kGateUpTransposed, &gate_up_transposed)};
+    PackExpertsReference(args);
+    views = {args.packed.gate_up, args.packed.down, args.packed.down_transposed,
+             args.packed.gate_up_transposed};
+  }
+  std::vector<BF16> gate_up, down, down_transposed, gate_up_transposed;
+  PackedExperts views;
+};
+
+template <typename W>
+void CheckPackedEqualsPlain(const Shape& shape) {
+  Problem<BF16, W> plain(shape, Skew::kUniform, 13), packed(shape, Skew::kUniform, 13);
+  const Panels panels(packed);
+  MoeFfnArgs forward = packed.Forward(Activation::kSwiglu);
+  forward.packed = panels.views;
+  ASSERT_TRUE(Call(plain.Forward(Activation::kSwiglu), 2).ok());
+  const Status status = Call(forward, 2);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(SameBits(plain.y, packed.y));
+  EXPECT_TRUE(SameBits(plain.gate_up, packed.gate_up));
+  MoeFfnGradArgs backward = packed.Backward(Activation::kSwiglu);
+  backward.packed = panels.views;
+  ASSERT_TRUE(Call(plain.Backward(Activation::kSwiglu), 2).ok());
+  ASSERT_TRUE(Call(backward, 2).ok());
+  EXPECT_TRUE(SameBits(plain.x_grad, packed.x_grad));
+  EXPECT_TRUE(SameBits(plain.weights_grad, packed.weights_grad));
+  EXPECT_TRUE(SameBits(plain.w_gate_grad, packed.w_gate_grad));
+  EXPECT_TRUE(SameBits(plain.w_up_grad, packed.w_up_grad));
+  EXPECT_TRUE(SameBits(plain.w_down_grad, packed.w_down_grad));
+}
+
+TEST(MoeFfnTest, PackedPanelsChangeNoBit) {
+  for (const Shape& shape : kShapes) {
+    CheckPackedEqualsPlain<BF16>(shape);
+    CheckPackedEqualsPlain<float>(shape);
+  }
+}
+
+TEST(MoeFfnTest, PanelsThatDoNotFitAreNamed) {
+  Problem<BF16, BF16> p({6, 66, 34, 3, 2}, Skew::kUniform, 1);
+  const Panels panels(p);
+  MoeFfnArgs args = p.Forward(Activation::kSwiglu);
+  args.packed.gate_up = panels.views.gate_up;
+  args.packed.down = panels.views.gate_up;
+  const Status status = Call(args, 1);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("moe_ffn: packed down is bf16[3,2,66,64]; must be bf16[3,2,34,"),
+            std::string::npos)
+      << status.message();
+  Problem<float, float> wide({6, 66, 34, 3, 2}, Skew::kUniform, 1);
+  args = wide.Forward(Activation::kSwiglu);
+  args.packed = panels.views;
+  EXPECT_NE(Call(args, 1).message().find("must be bf16 with packed experts"), std::string::npos);
 }
 
 TEST(MoeFfnTest, EmptyExpertsGetExactZeroGradients) {

@@ -57,21 +57,21 @@ class Slab {
   // What will be packed after this panel: the slab's next one, or the next expert's first.
   std::array<tile::PanelPrefetch, 2> Next(int64_t expert, int64_t panel) const {
     if (panel + 1 < last_panel_) {
-      return sum_.prefetch(expert, (panel + 1) * kPanelColumns, Columns(panel + 1));
+      return sum_.panels.Prefetch(expert, panel + 1);
     }
     if (expert + 1 == sizes_.experts) return {};
-    return sum_.prefetch(expert + 1, first_panel_ * kPanelColumns, Columns(first_panel_));
+    return sum_.panels.Prefetch(expert + 1, first_panel_);
   }
 
   // Adds rows [first_row, first_row + num_rows) of the expert.
   void AddPanel(int64_t expert, int64_t panel, int64_t first_row, int64_t num_rows) {
     const int columns = Columns(panel);
-    sum_.pack(expert, panel * kPanelColumns, columns, scratch_.pointers, scratch_.panel);
+    const uint32_t* weights = sum_.panels.Get(expert, panel, scratch_.pointers, scratch_.panel);
     const std::array<tile::PanelPrefetch, 2> next = Next(expert, panel);
     const int32_t* tokens = rows_.token + first_row;
     tile::ForEachRowTile(
-        kernels_.product(sizes_.type), sum_.a_rows + first_row, num_rows, sum_.words,
-        scratch_.panel, columns,
+        kernels_.product(sizes_.type), sum_.a_rows + first_row, num_rows, sum_.words, weights,
+        columns,
         [&](int64_t row, int count) {
           for (int r = 0; r < count; ++r) {
             tile::PrefetchLines(Sums(tokens[row + r], panel), kPanelColumns * sizeof(float));
@@ -124,14 +124,13 @@ TokenSumCut CutTokenSum(int64_t tokens, int64_t hidden, int64_t workers) {
   return {panels, least};
 }
 
-TokenSumScratch TakeTokenSumScratch(const Sizes& sizes, int64_t words, int64_t max_pointers,
-                                    ScratchArena* arena) {
+TokenSumScratch TakeTokenSumScratch(const Sizes& sizes, int64_t words, ScratchArena* arena) {
   TokenSumScratch scratch;
   const int64_t slab_panels = std::min(kSlabPanels, NumPanels(sizes.hidden));
   scratch.sums =
       arena->Take<float>(std::min(sizes.tokens, kTokenBlock) * slab_panels * kPanelColumns);
   scratch.panel = arena->Take<uint32_t>(words * kPanelColumns);
-  scratch.pointers = arena->Take<const void*>(max_pointers);
+  scratch.pointers = arena->Take<const void*>(ExpertPanelPointers(sizes.hidden, sizes.width));
   return scratch;
 }
 

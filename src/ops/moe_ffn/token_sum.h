@@ -2,15 +2,12 @@
 #ifndef ANABRANCH_OPS_MOE_FFN_TOKEN_SUM_H_
 #define ANABRANCH_OPS_MOE_FFN_TOKEN_SUM_H_
 
-#include <array>
 #include <cstdint>
-#include <functional>
 
 #include "base/context.h"
 #include "base/executor.h"
 #include "base/tensor_view.h"
 #include "ops/moe_ffn/layout.h"
-#include "tile/prefetch.h"
 
 // The products whose rows are added up per token: down in the forward pass, the input's gradient.
 namespace anabranch::moe_ffn {
@@ -23,16 +20,7 @@ struct TokenSum {
   int64_t words;              // of one row
   const float* row_weight;    // [rows] or null
   TensorView out;             // [tokens, hidden]
-  // Packs columns [first_column, first_column + columns) of expert's matrix; pointers is scratch
-  // for max_pointers row pointers.
-  std::function<void(int64_t expert, int64_t first_column, int columns, const void** pointers,
-                     uint32_t* panel)>
-      pack;
-  int64_t max_pointers;
-  // What pack will read.
-  std::function<std::array<tile::PanelPrefetch, 2>(int64_t expert, int64_t first_column,
-                                                   int columns)>
-      prefetch;
+  PanelSource panels;
 };
 
 // Panels that one worker takes together: an expert's rows come from memory once for all of them,
@@ -54,10 +42,9 @@ TokenSumCut CutTokenSum(int64_t tokens, int64_t hidden, int64_t workers);
 struct TokenSumScratch {
   float* sums;            // [block][slab's columns]
   uint32_t* panel;        // [words][64]
-  const void** pointers;  // [max_pointers]
+  const void** pointers;  // [ExpertPanelPointers()]
 };
-TokenSumScratch TakeTokenSumScratch(const Sizes& sizes, int64_t words, int64_t max_pointers,
-                                    ScratchArena* arena);
+TokenSumScratch TakeTokenSumScratch(const Sizes& sizes, int64_t words, ScratchArena* arena);
 void RunTokenSum(const Sizes& sizes, const Rows& rows, const TokenSum& sum,
                  const TokenSumScratch* scratch, Executor* executor);
 

@@ -88,7 +88,7 @@ def test_usage_errors_are_one_line_and_exit_2(capsys, tmp_path, monkeypatch, arg
 def test_mpirun_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     code, _, err = run_here(capsys, "train", "smoke")
-    assert code == 2 and "expert parallelism is not in this version" in one_line(err)
+    assert code == 2 and "ranks in several processes are not in this version" in one_line(err)
 
 
 def test_recipes_prints_counts(capsys, tmp_path):

@@ -52,8 +52,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses a command line; `.command` of the result is the command's module."""
     parser = _Parser(
         prog="anabranch",
-        description="Trains dropless mixture-of-experts language models.",
-        epilog="`anabranch COMMAND --help` explains a command.",
+        description="Trains dropless mixture-of-experts language models. "
+        "`anabranch COMMAND --help` explains more.",
     )
     parser.add_argument("--version", action="version", version=f"anabranch {package_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)

@@ -19,7 +19,7 @@ from anabranch.train.machine import keep_freed_memory, package_version, respect_
 
 COMMANDS = (
     "doctor", "recipes", "data", "train", "eval", "generate", "report", "bench", "fit", "plan",
-    "sim", "scale", "hlo",
+    "sim", "scale", "hlo", "calib",
 )  # fmt: skip
 
 _INTERRUPTED = 130

@@ -160,7 +160,7 @@ void AddLatent(const Request& request, const Kernels& kernels, Costs* costs) {
   const Model& model = request.model;
   const double tokens = GroupTokens(request.layout);
   const double hidden = static_cast<double>(model.hidden);
-  const double heads = static_cast<double>(model.heads / request.layout.tp);
+  const double heads = static_cast<double>(model.heads) / static_cast<double>(request.layout.tp);
   const double query = heads * static_cast<double>(model.QueryKeySize());
   const double key_value = heads * static_cast<double>(model.nope_size + model.value_size);
   const double q_rank = static_cast<double>(model.q_rank);
@@ -211,7 +211,8 @@ void AddAttentionBlock(const Request& request, const Kernels& kernels, Costs* co
     AddGroupedQuery(request, kernels, costs);
   }
   AddCoreAttention(request, kernels, costs);
-  const double value = static_cast<double>(model.heads / request.layout.tp * model.ValueSize());
+  const int64_t heads = model.heads / request.layout.tp;
+  const double value = static_cast<double>(heads * model.ValueSize());
   AddLinearPasses(kernels, &costs->attention, GroupTokens(request.layout), value, hidden);
   for (const Pass pass : {kForward, kDgrad}) kernels.AddHost(&costs->attention[pass]);
 }
@@ -358,7 +359,7 @@ ExpertCosts MakeExpertCosts(const Request& request, double rank_load, double dom
   const double width = static_cast<double>(model.expert_width);
   const double sent = tokens * static_cast<double>(model.topk);
   const double rows = sent * rank_load;
-  const double local = static_cast<double>(model.experts / layout.ep);
+  const double local = static_cast<double>(model.experts) / static_cast<double>(layout.ep);
   ExpertCosts costs;
   Passes* experts = &costs.experts;
   // Router: a thin product in bf16 and the selection.

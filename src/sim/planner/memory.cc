@@ -20,7 +20,7 @@ Activations AttentionPart(const Request& request, int64_t mask) {
   const Model& model = request.model;
   const double rank = RankTokens(request.layout);
   const double tokens = GroupTokens(request.layout);
-  const double heads = static_cast<double>(model.heads / request.layout.tp);
+  const double heads = static_cast<double>(model.heads) / static_cast<double>(request.layout.tp);
   const double hidden = static_cast<double>(model.hidden);
   const double in = InputBytes(request);
   const double attention_bytes = request.layout.fp8_attention ? 1 : kRowBytes;

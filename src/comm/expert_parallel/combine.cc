@@ -6,14 +6,15 @@
 
 #include "base/context.h"
 #include "comm/expert_parallel/plan.h"
+#include "comm/expert_parallel/sum_rows.h"
+#include "comm/stream_copy.h"
+#include "tile/tile.h"
 
 namespace anabranch::expert_parallel {
 namespace {
 
 // A unit moves about this many bytes: 10 us at 10 GB/s, well above the cost of handing it out.
 constexpr int64_t kBytesPerUnit = 1 << 17;
-// Columns of a token that are summed at a time: 4 KiB of f32, which stay in L1 with a row of each.
-constexpr int64_t kColumns = 1024;
 
 // Where a rank's rows lie.
 struct Source {
@@ -55,20 +56,6 @@ Status Check(const CombineArgs& args, int64_t rank, int64_t ranks, Plan* plan) {
   return Status::Ok();
 }
 
-template <typename T>
-void SumToken(const char* const* rows, int64_t count, int64_t hidden, T* y) {
-  float sum[kColumns];
-  for (int64_t column = 0; column < hidden; column += kColumns) {
-    const int64_t width = std::min(kColumns, hidden - column);
-    std::fill_n(sum, width, 0.0f);
-    for (int64_t i = 0; i < count; ++i) {
-      const T* row = reinterpret_cast<const T*>(rows[i]) + column;
-      for (int64_t h = 0; h < width; ++h) sum[h] += ToFloat(row[h]);
-    }
-    for (int64_t h = 0; h < width; ++h) y[column + h] = FromFloat<T>(sum[h]);
-  }
-}
-
 void Fetch(const CombineArgs& args, const Plan& plan, const std::vector<Source>& sources,
            Executor& executor) {
   const int64_t hidden = args.y.size(1);
@@ -77,10 +64,15 @@ void Fetch(const CombineArgs& args, const Plan& plan, const std::vector<Source>&
   const int64_t token_bytes = std::max<int64_t>(1, (plan.topk + 1) * row_bytes);
   const int64_t per_unit = std::max<int64_t>(1, kBytesPerUnit / token_bytes);
   float* weights = args.row_weights.has_value() ? args.weights.as<float>() : nullptr;
+  const SumTable sums = FindSums(tile::Kernels().isa);
+  const SumRows sum = type == DType::kBF16 ? sums.bf16 : sums.f32;
+  // Whole lines alone can be streamed; a y that fits a cache is better left there.
+  const bool streams = plan.tokens * row_bytes >= kStreamedPayloadBytes && row_bytes % 64 == 0 &&
+                       reinterpret_cast<uintptr_t>(args.y.data()) % 64 == 0;
   executor.ParallelFor(CeilDiv(plan.tokens, per_unit), [&](int64_t unit, int) {
     const int64_t end = std::min(plan.tokens, (unit + 1) * per_unit);
     for (int64_t token = unit * per_unit; token < end; ++token) {
-      const char* rows[kMaxTopk];
+      const void* rows[kMaxTopk];
       int64_t count = 0;
       const int64_t first = token * plan.topk;
       for (int64_t i = 0; i < plan.topk; ++i) {
@@ -92,12 +84,9 @@ void Fetch(const CombineArgs& args, const Plan& plan, const std::vector<Source>&
         if (weights != nullptr) weights[slot] = source.row_weights[row];
         rows[count++] = source.rows + row * row_bytes;
       }
-      if (type == DType::kBF16) {
-        SumToken(rows, count, hidden, args.y.as<BF16>() + token * hidden);
-      } else {
-        SumToken(rows, count, hidden, args.y.as<float>() + token * hidden);
-      }
+      sum(rows, count, hidden, streams, args.y.as<char>() + token * row_bytes);
     }
+    if (streams) StreamFence();
   });
 }
 

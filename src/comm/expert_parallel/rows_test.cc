@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "base/context.h"
 #include "base/executor.h"
 #include "comm/expert_parallel/combine.h"
 #include "comm/expert_parallel/dispatch.h"
@@ -17,6 +19,23 @@ namespace anabranch::expert_parallel {
 namespace {
 
 constexpr float kPoison = -77.0f;
+
+// Whole cache lines, as XLA's buffers are: what streaming needs.
+template <typename T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <typename U>
+  explicit LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t count) {
+    const int64_t bytes = RoundUp(static_cast<int64_t>(count * sizeof(T)), kCacheLineBytes);
+    return static_cast<T*>(std::aligned_alloc(kCacheLineBytes, bytes));
+  }
+  void deallocate(T* block, size_t) { std::free(block); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+template <typename T>
+using LineVector = std::vector<T, LineAllocator<T>>;
 
 // Buffers of all ranks. Capacity rows of each are between guard rows that nobody may touch.
 template <typename T>
@@ -82,14 +101,14 @@ class World {
     }
     return same;
   }
-  std::vector<std::vector<T>> x_, rows_, y_;
+  std::vector<LineVector<T>> x_, rows_, y_;
   std::vector<std::vector<float>> weights_, row_weights_, home_;
 
  private:
-  template <typename U>
-  static bool Equal(const std::vector<U>& a, const std::vector<U>& b) {
+  template <typename Vector>
+  static bool Equal(const Vector& a, const Vector& b) {
     return a.size() == b.size() &&
-           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(U)) == 0);
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
   }
   template <typename Args>
   static std::vector<const Args*> Pointers(const std::vector<Args>& args) {
@@ -152,6 +171,11 @@ TEST(Rows, EqualTheOracles) {
 TEST(Rows, EqualTheOraclesWhenStreaming) {
   CheckAgainstOracle<BF16>({.ranks = 2, .topk = 8, .max_tokens = 300, .alignment = 16}, 2048, 3);
   CheckAgainstOracle<float>({.ranks = 3, .topk = 8, .max_tokens = 300}, 1028, 5);
+  // Sums of at least kStreamedPayloadBytes: 512 tokens of 8 KiB.
+  const Shape large = {.ranks = 1, .topk = 2, .max_tokens = 4000};
+  unsigned seed = 1;
+  while (RandomCase(large, seed).tokens(0) < 512) ++seed;
+  CheckAgainstOracle<float>(large, 2048, seed);
 }
 
 // Sum of w x, exactly, for data whose sums are exact: DeepEP issue 427.

@@ -76,11 +76,12 @@ def test_rows_that_cannot_be_simulated_are_printed_as_misses(capsys, tmp_path):
     path = tmp_path / "rows.csv"
     other = QWEN.replace("a,qwen3", "b,qwen3").replace("h100", "h1000")
     odd = QWEN.replace("a,qwen3", "c,qwen3").replace("ep16", "ep17")
-    path.write_text("\n".join([HEADER, QWEN, other, odd]))
+    blank = QWEN.replace("a,qwen3", "d,qwen3").replace(",1024,", ",,")
+    path.write_text("\n".join([HEADER, QWEN, other, odd, blank]))
     code, out, _ = run(capsys, "calib", "--rows", path, "--json", tmp_path / "out.json")
     facts = json.loads((tmp_path / "out.json").read_text())
-    assert code == 0 and facts["refused"] == ["b", "c"] and facts["compared"] == 1
-    assert out.count("MISS: not simulated") == 2 and "h1000" in out
+    assert code == 0 and facts["refused"] == ["b", "c", "d"] and facts["compared"] == 1
+    assert out.count("MISS: not simulated") == 3 and "h1000" in out
     assert facts["mape"] == facts["max"] == abs(facts["scores"][0]["step_error"])
 
 

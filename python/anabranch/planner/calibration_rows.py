@@ -22,12 +22,16 @@ COLUMNS = (
 OPTIONAL = ("stack", "options", "source")
 _COUNTS = ("count", "gbs", "mbs", "seq")
 _MEASURED = ("tokens_per_second_per_gpu", "tflops_per_gpu", "step_seconds", "memory_gib")
-_MAY_BE_BLANK = ("layout", "mbs", "imbalance", *_MEASURED, *OPTIONAL)
+_MAY_BE_BLANK = ("layout", "gbs", "mbs", "seq", "imbalance", *_MEASURED, *OPTIONAL)
+# What reports call routing that was made even.
+_BALANCED = ("balanced", "forced", "uniform", "none")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measured run. `mbs` 0 means: one microbatch a step. Measured values are None where not given.
+    """One measured run. Measured values are None where not given.
+
+    `mbs` 0 means: one microbatch a step. A row whose `gbs` or `seq` is 0 cannot be simulated.
 
     `stack` is the software that ran it ("" if not said), `options` layout words such as "overlap=off".
     """
@@ -214,6 +218,8 @@ def score(row: Row, parameters: Mapping[str, float] | None = None) -> Score:
     from anabranch.planner import layout, scenario, simulate
 
     try:
+        if not (row.gbs and row.seq):
+            raise UsageError(f"{'seq' if row.gbs else 'gbs'} is not given")
         options = options_of(row)
         if not row.mbs:
             plan = layout.parse(row.layout, options)
@@ -222,12 +228,12 @@ def score(row: Row, parameters: Mapping[str, float] | None = None) -> Score:
         made = scenario.make(
             model=row.model,
             hw=f"{row.hw}:{row.count}",
-            recipe=row.recipe,
+            recipe=row.recipe.lower(),
             layout_text=row.layout,
             options=options,
             batch=row.gbs,
             sequence=row.seq,
-            imbalance=row.imbalance,
+            imbalance="" if row.imbalance.lower() in _BALANCED else row.imbalance,
             stack=row.stack,
         )
         if parameters is not None:

@@ -69,7 +69,7 @@ def test_help_is_instant_because_jax_is_not_imported():
         ),
         (["train", "smoke", "--set", "train.reduction_leaves=6"], "power of two"),
         (["train", "smoke", "--set", "parallel.waves=2"], "waves"),
-        (["train", "smoke", "--set", "precision.recipe=mxfp8"], "not available"),
+        (["train", "smoke", "--set", "precision.recipe=mxfp9"], "mxfp9"),
         (["train", "--resume", "--out", "absent"], "absent"),
         (["eval", "absent"], "absent"),
         (["generate", "absent", "--prompt", "x"], "absent"),

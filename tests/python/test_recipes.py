@@ -101,7 +101,9 @@ def test_contract_paths_exist() -> None:
         ("model.num_experts=4", "model.topk=8"),
         ("model.attention.num_heads=0", "model.attention.num_heads=0"),
         ("parallel.waves=2", "not available in this version"),
-        ("precision.recipe=mxfp8", "not available in this version"),
+        ("precision.recipe=mxfp9", "must be one of bf16, mxfp8"),
+        ("precision.overrides=first=bf16", "first:N=RECIPE"),
+        ("precision.overrides=first:1=fp7", "fp7"),
         ("name=other", "no such setting"),
     ],
 )

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     from anabranch import recipes
+    from anabranch.recipes.precision import describe
 
     if args.name is None:
         found = [recipes.get(name) for name in recipes.names()]
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         output.table((path, repr(value)) for path, _, value in recipes.paths(recipe) if "." in path)
     )
+    print(output.table([("", ""), *describe(recipe.precision, recipe.model.num_layers)]))
     output.write_json(args, {**summary(recipe), "recipe": dataclasses.asdict(recipe)})
     return 0
 

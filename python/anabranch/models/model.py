@@ -20,6 +20,7 @@ from anabranch.ops import token_tree
 from anabranch.ops.balance import update_expert_bias as _moved_bias
 from anabranch.ops.linear import linear
 from anabranch.ops.linear_cross_entropy import linear_cross_entropy
+from anabranch.ops.quantize import scope as low_precision
 
 Params = dict[str, Any]
 Batch = dict[str, jax.Array]
@@ -185,7 +186,7 @@ def _forward(
         x = token_tree.look_up(params["embedding"], tokens)
     reports = []
     for index, layer in enumerate(params["layers"]):
-        with jax.named_scope(f"layer_{index}"):
+        with jax.named_scope(f"layer_{index}"), low_precision.layer(index):
             x, report = run(layer, x)
         if report is not None:
             reports.append(report)

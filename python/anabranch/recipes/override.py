@@ -17,8 +17,6 @@ _ONLY_VALUE = {
     "parallel.waves": (1, "overlap in waves"),
     "parallel.capacity": ("worst", "a bounded receive capacity"),
     "parallel.chunks": (1, "chunked dispatch"),
-    "precision.recipe": ("bf16", "low-precision training"),
-    "precision.overrides": ("", "low-precision training"),
 }
 
 

@@ -7,6 +7,7 @@ import dataclasses
 
 from anabranch.layers.config import check
 from anabranch.models.config import Config
+from anabranch.recipes.precision import PrecisionConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,14 +88,6 @@ class ParallelConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrecisionConfig:
-    """The number format of the products: `recipe`, and `overrides` of it for single layers."""
-
-    recipe: str = "bf16"
-    overrides: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Recipe:
     """One complete, resumable description of a model and how it is trained."""
 
@@ -105,3 +98,12 @@ class Recipe:
     data: DataConfig = DataConfig()
     parallel: ParallelConfig = ParallelConfig()
     precision: PrecisionConfig = PrecisionConfig()
+
+    def __post_init__(self) -> None:
+        """Checks what two parts have to agree on."""
+        low = any(self.precision.layers(self.model.num_layers))
+        if low and self.model.dtype != "bfloat16":
+            raise ValueError(
+                f"precision.recipe={self.precision.recipe!r}: needs model.dtype bfloat16, not "
+                f"{self.model.dtype}"
+            )

@@ -9,7 +9,7 @@ import numpy as np
 
 from anabranch import models
 from anabranch.recipes.recipe import Recipe
-from anabranch.train import machine
+from anabranch.train import machine, precision
 from anabranch.train.evaluation import bits_per_byte
 from anabranch.train.step import StepMetrics
 
@@ -109,6 +109,7 @@ class Meter:
             "auxiliary_loss": float(metrics.objective) - float(metrics.cross_entropy),
             "dropped_tokens": self._dropped,
             **balance(metrics.group_sizes),
+            **precision.summary(metrics.precision),
             "time_split": {
                 "data": self._data_seconds,
                 "step": self._step_seconds,

@@ -13,7 +13,7 @@ from anabranch.ops import token_tree
 from anabranch.ops.adamw import sum_of_squares
 from anabranch.ops.token_tree import TokenTree
 from anabranch.train import optimizer as optimizers
-from anabranch.train import schedule
+from anabranch.train import precision, schedule
 
 if TYPE_CHECKING:
     from anabranch.recipes.recipe import Recipe
@@ -40,6 +40,7 @@ class StepMetrics(NamedTuple):
     num_labels: jax.Array  # i32, valid labels
     num_tokens: jax.Array  # i32, tokens that are not padding
     applied: jax.Array  # bool, false when the step was skipped whole
+    precision: jax.Array  # f32 [layers, products, 6, 5], see train.precision; [0, ...] for bf16
 
 
 def batch_shapes(batch_size: int, sequence_length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -75,7 +76,9 @@ def make_train_step(
             return _step(state, batch)
 
     def _step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        objective, aux, gradients = accumulate(state.params, batch, recipe, expert_parallel)
+        objective, aux, gradients = accumulate(
+            state.params, batch, recipe, expert_parallel, optimizers.applied_steps(state.opt_state)
+        )
         squares = _squared_norms(gradients, expert_parallel)
         norm = jnp.sqrt(jnp.sum(squares))
         applied = jnp.isfinite(objective) & jnp.isfinite(norm)
@@ -104,6 +107,7 @@ def make_train_step(
                 jnp.sum(batch["segment_ids"] > 0, dtype=jnp.int32)
             ),
             applied=applied,
+            precision=aux["precision"],
         )
         return TrainState(params, opt_state), metrics
 
@@ -125,35 +129,42 @@ def _squared_norms(gradients: Any, expert_parallel: Any) -> jax.Array:
 
 
 def accumulate(
-    params: Any, batch: Batch, recipe: "Recipe", expert_parallel: Any = None
+    params: Any, batch: Batch, recipe: "Recipe", expert_parallel: Any = None, number: Any = 0
 ) -> tuple[jax.Array, dict, Any]:
-    """Objective (f32), aux of the whole batch, and f32 gradients, over `train.microbatches` groups of sequences."""
+    """Objective (f32), aux of the whole batch, and f32 gradients, over `train.microbatches` groups of sequences.
+
+    `number` counts steps, for stochastic rounding.
+    """
     count = recipe.train.microbatches
     # Divided by the number of valid labels of the global batch, never a mean of the groups' means.
     num_labels = token_tree.count_over_ranks(
         jnp.sum(batch["labels"] != IGNORED_LABEL, dtype=jnp.int32)
     )
 
-    def objective(params: Any, part: Batch) -> tuple[jax.Array, dict]:
-        loss, aux = models.loss(
-            params, part, recipe.model, num_labels=num_labels, auxiliary_scale=1.0 / count,
-            expert_parallel=expert_parallel,
-        )  # fmt: skip
+    def objective(given: Any, part: Batch) -> tuple[jax.Array, dict]:
+        params, probes = given[0], token_tree.replicated(given[1])
+        with precision.step_scope(recipe, probes, number, part.get("microbatch", 0)):
+            loss, aux = models.loss(
+                params, part, recipe.model, num_labels=num_labels, auxiliary_scale=1.0 / count,
+                expert_parallel=expert_parallel,
+            )  # fmt: skip
         return loss, {name: aux[name] for name in ("cross_entropy", "group_sizes", "num_labels")}
 
     value_and_grad = jax.value_and_grad(objective, has_aux=True)
+    given = (params, precision.probes(recipe))
     if count == 1:
-        (loss, aux), gradients = value_and_grad(params, batch)
-        return loss, aux, gradients
+        (loss, aux), (gradients, statistics) = value_and_grad(given, batch)
+        return loss, aux | {"precision": statistics}, gradients
 
     def body(carry: Any, part: Batch) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, carry, value_and_grad(params, part)), None
+        return jax.tree.map(jnp.add, carry, value_and_grad(given, part)), None
 
     parts = {name: _split(array, count) for name, array in batch.items()}
-    shapes = jax.eval_shape(value_and_grad, params, {name: a[0] for name, a in parts.items()})
+    parts["microbatch"] = jnp.arange(count)
+    shapes = jax.eval_shape(value_and_grad, given, {name: a[0] for name, a in parts.items()})
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    ((loss, aux), gradients), _ = jax.lax.scan(body, zeros, parts)
-    return loss, aux, gradients
+    ((loss, aux), (gradients, statistics)), _ = jax.lax.scan(body, zeros, parts)
+    return loss, aux | {"precision": statistics}, gradients
 
 
 def _split(array: jax.Array, count: int) -> jax.Array:

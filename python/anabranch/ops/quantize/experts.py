@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anabranch import _register
 from anabranch.ops import reference
 from anabranch.ops.quantize import scope
 from anabranch.ops.quantize.products import recipe_gemm
@@ -51,7 +52,8 @@ def expert_rows(
 
     def product(x: jax.Array, index: int, dtype: Any) -> jax.Array:
         of = products[index]
-        return recipe_gemm(x, weights[index], group_sizes, of.key, of.probe, dtype, of.recipe)
+        given = _register.align(x, weights[index], group_sizes, of.key, of.probe)
+        return recipe_gemm(*given, dtype, of.recipe)
 
     gate = product(rows, 0, rows.dtype).astype(jnp.float32)
     up = product(rows, 1, rows.dtype).astype(jnp.float32)

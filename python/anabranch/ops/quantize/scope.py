@@ -88,8 +88,10 @@ def next_product(dtype: jnp.dtype) -> Product | None:
         raise ValueError(f"low precision: more than {MAX_PRODUCTS} products in a layer")
     current.products += 1
     of_run = current.run
-    key = key_words(derive_key(of_run.key, current.index, number))
-    return Product(of_run.recipes[current.index], key, of_run.probes[current.index, number])
+    recipe = of_run.recipes[current.index]
+    draws = recipe.stochastic_gradients  # Philox in the graph only where it is used
+    key = key_words(derive_key(of_run.key, current.index, number) if draws else None)
+    return Product(recipe, key, of_run.probes[current.index, number])
 
 
 def product_of(recipe: Recipe) -> Product:

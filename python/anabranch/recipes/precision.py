@@ -1,0 +1,98 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Which number format each layer's products have: `precision.recipe` and `precision.overrides`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from anabranch.layers.config import check
+from anabranch.ops.quantize.recipe import Recipe as ProductRecipe
+from anabranch.ops.quantize.recipe import get_recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionConfig:
+    """The number format of the products.
+
+    `recipe` is "bf16", "mxfp8", "mxfp8_hybrid", "fp8_block" or "nvfp4", with the variations of
+    `anabranch.ops.quantize.get_recipe`. `overrides` gives layers another one: comma-separated
+    `first:N=RECIPE`, `last:N=RECIPE`, `I=RECIPE` or `I-J=RECIPE` (layers count from 0), later ones winning.
+    """
+
+    recipe: str = "bf16"
+    overrides: str = ""
+
+    def __post_init__(self) -> None:
+        """Checks every name."""
+        try:
+            get_recipe(self.recipe, "precision")
+        except ValueError as error:
+            raise ValueError(str(error)) from None
+        for part in self.overrides.split(",") if self.overrides else ():
+            rule = "must be first:N=RECIPE, last:N=RECIPE, I=RECIPE or I-J=RECIPE, comma-separated"
+            check(self, "overrides", _OVERRIDE.fullmatch(part) is not None, rule)
+            get_recipe(part.partition("=")[2], "overrides")
+
+    def layers(self, num_layers: int) -> tuple[ProductRecipe | None, ...]:
+        """The recipe of each layer; None for bf16."""
+        recipes = [get_recipe(self.recipe)] * num_layers
+        for part in self.overrides.split(",") if self.overrides else ():
+            found: Any = _OVERRIDE.fullmatch(part)
+            for index in _selected(found, num_layers):
+                recipes[index] = get_recipe(found["recipe"])
+        return tuple(recipes)
+
+
+_OVERRIDE = re.compile(
+    r"(?:(?P<end>first|last):(?P<count>\d+)|(?P<low>\d+)(?:-(?P<high>\d+))?)=(?P<recipe>[\w+-]+)"
+)
+
+
+def _selected(found: re.Match[str], num_layers: int) -> range:
+    layers = range(num_layers)
+    if found["end"] == "first":
+        return layers[: int(found["count"])]
+    if found["end"] == "last":
+        return layers[max(num_layers - int(found["count"]), 0) :]
+    low = int(found["low"])
+    return layers[low : int(found["high"] or low) + 1]
+
+
+# The tensors of a training step, and what they are under a recipe.
+HIGH_PRECISION = (
+    ("embedding, output head", "bf16 products"),
+    ("router", "f32 product, f32 scores"),
+    ("norms, rotary embedding, activations", "f32 arithmetic, bf16 storage"),
+    ("attention core (scores and values)", "bf16 products, f32 softmax"),
+    ("residual stream between layers, rows sent between ranks", "as in bf16 training"),
+    ("sums inside every product", "f32"),
+    ("master weights, weight gradients and their sums", "f32"),
+    ("Adam moments", "f32"),
+    ("evaluation and generation", "bf16 products"),
+)
+
+
+def describe(precision: PrecisionConfig, num_layers: int) -> list[tuple[str, str]]:
+    """Rows (tensor, format) of a table: what is quantised in which layers, and what is not."""
+    by_recipe: dict[ProductRecipe | None, list[int]] = {}
+    for index, recipe in enumerate(precision.layers(num_layers)):
+        by_recipe.setdefault(recipe, []).append(index)
+    rows = []
+    for recipe, layers in by_recipe.items():
+        where = f"layers {layers[0]}-{layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}"
+        if len(layers) != layers[-1] - layers[0] + 1:
+            where = "layers " + ", ".join(map(str, layers))
+        if recipe is None:
+            rows.append((f"{where}: all products", "bf16"))
+            continue
+        gradients = recipe.dy + (", stochastic" if recipe.stochastic_gradients else "")
+        turned = ", Hadamard along tokens" if recipe.hadamard else ""
+        rows += [
+            (f"{where}: attention projections, dense, routed and shared FFN", recipe.name),
+            ("  fprop  y = x w", f"x {recipe.x}, w {recipe.w}"),
+            ("  dgrad  dx = dy w'", f"dy {gradients}; w {recipe.w}"),
+            ("  wgrad  dw = x' dy", f"x {recipe.x}, dy {gradients}{turned}"),
+        ]
+    return [*rows, *HIGH_PRECISION] if precision.recipe != "bf16" or precision.overrides else rows

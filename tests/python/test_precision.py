@@ -1,0 +1,82 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Low precision in recipes and in the training step."""
+
+import jax
+import numpy as np
+import pytest
+
+from anabranch import recipes
+from anabranch.errors import UsageError
+from anabranch.recipes.precision import PrecisionConfig, describe
+from anabranch.train import precision
+from anabranch.train.step import init_state, make_train_step
+from training import TINY
+
+
+def names(config, layers=6):
+    return ["bf16" if r is None else r.name for r in config.layers(layers)]
+
+
+def test_overrides_select_layers():
+    assert names(PrecisionConfig()) == ["bf16"] * 6
+    kept = PrecisionConfig("mxfp8", "first:1=bf16,last:2=bf16")
+    assert names(kept) == ["bf16", "mxfp8", "mxfp8", "mxfp8", "bf16", "bf16"]
+    mixed = PrecisionConfig("nvfp4-sr", "1-3=mxfp8,2=bf16,9=bf16")
+    assert names(mixed) == ["nvfp4-sr", "mxfp8", "bf16", "mxfp8", "nvfp4-sr", "nvfp4-sr"]
+    assert names(PrecisionConfig("bf16", "last:9=fp8_block"), 2) == ["fp8_block"] * 2
+
+
+def test_recipes_need_bf16_products():
+    with pytest.raises(UsageError, match="needs model.dtype bfloat16"):
+        recipes.override(recipes.get("smoke"), ["precision.recipe=mxfp8", "model.dtype=float32"])
+
+
+def test_the_table_says_what_stays_high():
+    rows = dict(describe(PrecisionConfig("nvfp4", "0=bf16"), 4))
+    assert rows["layer 0: all products"] == "bf16"
+    assert rows["  dgrad  dx = dy w'"] == "dy nvfp4, stochastic; w nvfp4_16x16"
+    assert rows["router"].startswith("f32")
+    assert "master weights, weight gradients and their sums" in rows
+    assert describe(PrecisionConfig(), 4) == [("layers 0-3: all products", "bf16")]
+
+
+def compiled(*settings):
+    recipe = recipes.override(recipes.get("smoke"), [*TINY, *settings])
+    rng = np.random.default_rng(0)
+    shape = (recipe.train.batch_size, recipe.train.sequence_length)
+    batch = {
+        "tokens": rng.integers(0, 256, shape, dtype=np.int32),
+        "labels": rng.integers(0, 256, shape, dtype=np.int32),
+        "segment_ids": np.ones(shape, np.int32),
+        "positions": np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape),
+    }
+    state, step = init_state(jax.random.key(0), recipe), jax.jit(make_train_step(recipe))
+    return state, lambda state: step(state, batch)
+
+
+def test_a_step_reports_what_quantisation_did():
+    state, step = compiled("precision.recipe=mxfp8+floor", "precision.overrides=0=bf16")
+    metrics = step(state)[1]
+    assert bool(metrics.applied)
+    found = precision.summary(metrics.precision)
+    assert 0 < found["saturated_share"] < 0.05
+    assert 0 <= found["flushed_share"] < 0.2
+    (layer,) = found["quantized"]["layers"]
+    assert layer["layer"] == 1
+    # q_a, q_b, kv_a, kv_b, o; gate, up, down of the routed and of the shared experts.
+    assert len(layer["products"]) == 11
+    for product in layer["products"]:
+        assert min(product["sqnr_db"]) > 20
+    assert precision.summary(np.zeros((0, 16, 6, 5), np.float32)) == {}
+
+
+def test_stochastic_steps_repeat_and_differ_from_each_other():
+    state, step = compiled("precision.recipe=nvfp4", "precision.overrides=0=bf16")
+    first, second = step(state), step(state)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+    # The same parameters at a later step: only the draws are others.
+    moved = first[0]._replace(params=state.params)
+    later = step(moved)[1]
+    assert float(later.cross_entropy) == float(first[1].cross_entropy)  # fprop draws nothing
+    assert float(later.grad_norm) != float(first[1].grad_norm)

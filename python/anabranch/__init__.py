@@ -27,6 +27,8 @@ _NAMES = {
     "gather_rows": "anabranch.ops.rows",
     "combine_rows": "anabranch.ops.rows",
     "moe_ffn": "anabranch.ops.moe_ffn",
+    "pack_experts": "anabranch.ops.pack_experts",
+    "PackedExperts": "anabranch.ops.pack_experts",
     "ragged_all_to_all": "anabranch.ops.expert_parallel.ragged_all_to_all",
     "ExpertParallel": "anabranch.ops.expert_parallel",
     "ExpertParallelPlan": "anabranch.ops.expert_parallel",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from anabranch.ops.linear import linear
     from anabranch.ops.linear_cross_entropy import linear_cross_entropy
     from anabranch.ops.moe_ffn import moe_ffn
+    from anabranch.ops.pack_experts import PackedExperts, pack_experts
     from anabranch.ops.quantize import Quantized, Recipe, grouped_quantize, quantize
     from anabranch.ops.ragged_dot import ragged_dot, ragged_dot_general
     from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan

@@ -1,33 +1,10 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "ffi/ffi_support.h"
+#include "ffi/moe_ffn_run.h"
 #include "ops/moe_ffn/moe_ffn.h"
 
 namespace anabranch::ffi {
 namespace {
-
-Status ToActivation(int64_t code, tile::Activation* activation) {
-  if (code < 0 || code > static_cast<int64_t>(tile::Activation::kClampedSwiglu)) {
-    return InvalidArgument("moe_ffn: activation=", code, "; must be in [0, 3]");
-  }
-  *activation = static_cast<tile::Activation>(code);
-  return Status::Ok();
-}
-
-// What both handlers share: the activation, the ranks that sizing relies on, and the scratch.
-template <typename Args>
-Status Run(xffi::ThreadPool pool, int64_t activation, Args args,
-           int64_t (*scratch_bytes)(const Args&, int), Status (*run)(const Args&, Context&)) {
-  ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
-  if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2) {
-    return InvalidArgument("moe_ffn: x is ", args.x.ToString(), ", w_gate ", args.w_gate.ToString(),
-                           ", slot_row ", args.slot_row.ToString(), "; ranks must be 2, 3, 2");
-  }
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn"));
-  Context context = scratch.context(&executor);
-  return run(args, context);
-}
 
 xffi::Error MoeFfnHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
                           xffi::AnyBuffer w_gate, xffi::AnyBuffer w_up, xffi::AnyBuffer w_down,
@@ -44,7 +21,7 @@ xffi::Error MoeFfnHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuf
                            .slot_row = View(slot_row),
                            .y = View(y),
                            .gate_up = View(gate_up)};
-  return ToError(Run(pool, activation, args, MoeFfnScratchBytes, MoeFfn));
+  return ToError(RunMoeFfn(pool, activation, args, MoeFfnScratchBytes, MoeFfn));
 }
 
 xffi::Error MoeFfnGradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
@@ -71,7 +48,7 @@ xffi::Error MoeFfnGradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::An
                                .w_gate_grad = View(w_gate_grad),
                                .w_up_grad = View(w_up_grad),
                                .w_down_grad = View(w_down_grad)};
-  return ToError(Run(pool, activation, args, MoeFfnGradScratchBytes, MoeFfnGrad));
+  return ToError(RunMoeFfn(pool, activation, args, MoeFfnGradScratchBytes, MoeFfnGrad));
 }
 
 }  // namespace

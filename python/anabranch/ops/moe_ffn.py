@@ -13,6 +13,7 @@ from anabranch import _register
 from anabranch.ops import reference
 from anabranch.ops.expert_parallel import ExpertParallel
 from anabranch.ops.expert_parallel.moe_ffn_rows import moe_ffn_rows
+from anabranch.ops.pack_experts import PackedExperts, check_panels
 from anabranch.ops.quantize import experts as low_precision
 from anabranch.ops.quantize.recipe import Recipe
 from anabranch.ops.ragged_dot import ragged_dot
@@ -35,6 +36,7 @@ def moe_ffn(
     recipe: str | Recipe | None = None,
     expert_parallel: ExpertParallel | None = None,
     implementation: str | None = None,
+    packed: PackedExperts | None = None,
 ) -> jax.Array:
     """Sends every token through its k experts and adds up the weighted results; drops nothing.
 
@@ -59,6 +61,9 @@ def moe_ffn(
         all gradients have the bits that one device with all tokens and experts computes.
       implementation: None (the fused engine), ``"unfused"`` (gather, three ragged products,
         combine) or ``"reference"`` (plain jnp, E times the work).
+      packed: ``pack_experts(w_gate, w_up, w_down)``: nothing is packed on the way, results have the
+        same bits, and gradients still go to the plain weights. For x in bf16, in the fused engine on
+        one device.
 
     Returns:
       y [T, H] in x's dtype. A slot's weighted row is rounded to that dtype; rows are added in f32 in
@@ -73,6 +78,10 @@ def moe_ffn(
     products = low_precision.products_of(recipe, x.dtype, "moe_ffn")
     experts, weights = routing[0], routing[1].astype(jnp.float32)
     matrices = (w_gate, w_up, w_down)
+    if packed is not None:
+        check_panels(packed, x, w_gate)
+        if products is not None or expert_parallel is not None or implementation is not None:
+            raise ValueError("moe_ffn: packed goes with the bf16 engine on one device alone")
     if implementation == "reference":
         return reference.moe_ffn(x, experts, weights, w_gate, w_up, w_down, activation)
     if expert_parallel is not None:
@@ -83,7 +92,7 @@ def moe_ffn(
         return combine_rows(low_precision.expert_rows(activation, *given, products), plan)
     if implementation == "unfused":
         return _unfused(x, weights, plan, w_gate, w_up, w_down, activation)
-    return _moe_ffn(activation, x, weights, w_gate, w_up, w_down, plan)
+    return _moe_ffn(activation, x, weights, *matrices, plan, packed)
 
 
 def _over_ranks(
@@ -137,18 +146,9 @@ def _moe_ffn(activation: str, x: jax.Array, *operands: Any) -> jax.Array:
     return _call(activation, x, *operands, save=False)[0]
 
 
-def _call(
-    activation: str,
-    x: jax.Array,
-    weights: jax.Array,
-    w_gate: jax.Array,
-    w_up: jax.Array,
-    w_down: jax.Array,
-    plan: RaggedPlan,
-    *,
-    save: bool,
-) -> list[jax.Array]:
-    width = w_gate.shape[2]
+def _call(activation: str, x: jax.Array, *operands: Any, save: bool) -> list[jax.Array]:
+    *floats, plan, packed = operands
+    width = floats[1].shape[2]
     saved = width + width % 2 if x.dtype == jnp.bfloat16 else width
     saved_rows = plan.row_token.shape[0] if save else 0
     results = (
@@ -156,16 +156,14 @@ def _call(
         jax.ShapeDtypeStruct((saved_rows, 2 * saved), x.dtype),
     )
     return _register.call(
-        "moe_ffn",
+        "moe_ffn" if packed is None else "moe_ffn_packed",
         results,
         x,
-        weights,
-        w_gate,
-        w_up,
-        w_down,
+        *floats,
         plan.group_offsets,
         plan.row_token,
         plan.slot_row,
+        *(() if packed is None else (packed.gate_up, packed.down)),
         activation=ACTIVATIONS.index(activation),
     )
 
@@ -176,20 +174,21 @@ def _forward(activation: str, x: jax.Array, *operands: Any) -> tuple[jax.Array, 
 
 
 def _backward(activation: str, residuals: Any, y_grad: jax.Array) -> tuple[Any, ...]:
-    x, weights, w_gate, w_up, w_down, plan, gate_up = residuals
-    operands = (x, weights, w_gate, w_up, w_down)
+    *floats, plan, packed, gate_up = residuals
+    panels = () if packed is None else (packed.down_transposed, packed.gate_up_transposed)
     grads = _register.call(
-        "moe_ffn_grad",
-        [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands],
-        *operands,
+        "moe_ffn_grad" if packed is None else "moe_ffn_packed_grad",
+        [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in floats],
+        *floats,
         plan.group_offsets,
         plan.row_token,
         plan.slot_row,
         gate_up,
+        *panels,
         y_grad,
         activation=ACTIVATIONS.index(activation),
     )
-    return (*grads, None)  # the plan has integers alone
+    return (*grads, None, None)  # the plan has integers alone; panels pass no gradient on
 
 
 _moe_ffn.defvjp(_forward, _backward)

@@ -1,0 +1,105 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+// moe_ffn with panels that pack_experts wrote.
+#include "ffi/ffi_support.h"
+#include "ffi/moe_ffn_run.h"
+#include "ops/moe_ffn/moe_ffn.h"
+
+namespace anabranch::ffi {
+namespace {
+
+xffi::Error MoeFfnPackedHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
+                                xffi::AnyBuffer w_gate, xffi::AnyBuffer w_up,
+                                xffi::AnyBuffer w_down, xffi::AnyBuffer group_offsets,
+                                xffi::AnyBuffer row_token, xffi::AnyBuffer slot_row,
+                                xffi::AnyBuffer gate_up_panels, xffi::AnyBuffer down_panels,
+                                xffi::Result<xffi::AnyBuffer> y,
+                                xffi::Result<xffi::AnyBuffer> gate_up, int64_t activation) {
+  const MoeFfnArgs args = {.x = View(x),
+                           .weights = View(weights),
+                           .w_gate = View(w_gate),
+                           .w_up = View(w_up),
+                           .w_down = View(w_down),
+                           .group_offsets = View(group_offsets),
+                           .row_token = View(row_token),
+                           .slot_row = View(slot_row),
+                           .packed = {.gate_up = View(gate_up_panels),
+                                      .down = View(down_panels),
+                                      .down_transposed = {},
+                                      .gate_up_transposed = {}},
+                           .y = View(y),
+                           .gate_up = View(gate_up)};
+  return ToError(RunMoeFfn(pool, activation, args, MoeFfnScratchBytes, MoeFfn));
+}
+
+xffi::Error MoeFfnPackedGradHandler(
+    xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights, xffi::AnyBuffer w_gate,
+    xffi::AnyBuffer w_up, xffi::AnyBuffer w_down, xffi::AnyBuffer group_offsets,
+    xffi::AnyBuffer row_token, xffi::AnyBuffer slot_row, xffi::AnyBuffer gate_up,
+    xffi::AnyBuffer down_panels, xffi::AnyBuffer gate_up_panels, xffi::AnyBuffer y_grad,
+    xffi::Result<xffi::AnyBuffer> x_grad, xffi::Result<xffi::AnyBuffer> weights_grad,
+    xffi::Result<xffi::AnyBuffer> w_gate_grad, xffi::Result<xffi::AnyBuffer> w_up_grad,
+    xffi::Result<xffi::AnyBuffer> w_down_grad, int64_t activation) {
+  const MoeFfnGradArgs args = {.x = View(x),
+                               .weights = View(weights),
+                               .w_gate = View(w_gate),
+                               .w_up = View(w_up),
+                               .w_down = View(w_down),
+                               .group_offsets = View(group_offsets),
+                               .row_token = View(row_token),
+                               .slot_row = View(slot_row),
+                               .gate_up = View(gate_up),
+                               .packed = {.gate_up = {},
+                                          .down = {},
+                                          .down_transposed = View(down_panels),
+                                          .gate_up_transposed = View(gate_up_panels)},
+                               .y_grad = View(y_grad),
+                               .x_grad = View(x_grad),
+                               .weights_grad = View(weights_grad),
+                               .w_gate_grad = View(w_gate_grad),
+                               .w_up_grad = View(w_up_grad),
+                               .w_down_grad = View(w_down_grad)};
+  return ToError(RunMoeFfn(pool, activation, args, MoeFfnGradScratchBytes, MoeFfnGrad));
+}
+
+}  // namespace
+
+ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_packed, MoeFfnPackedHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x [T,H]
+                          .Arg<xffi::AnyBuffer>()  // weights [T,k]
+                          .Arg<xffi::AnyBuffer>()  // w_gate [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_up [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_down [E,F,H]
+                          .Arg<xffi::AnyBuffer>()  // group_offsets [E+1]
+                          .Arg<xffi::AnyBuffer>()  // row_token [R]
+                          .Arg<xffi::AnyBuffer>()  // slot_row [T,k]
+                          .Arg<xffi::AnyBuffer>()  // panels of gate and up
+                          .Arg<xffi::AnyBuffer>()  // panels of down
+                          .Ret<xffi::AnyBuffer>()  // y [T,H]
+                          .Ret<xffi::AnyBuffer>()  // gate_up [R,2F'], or [0,2F']: not saved
+                          .Attr<int64_t>("activation"));
+
+ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_packed_grad, MoeFfnPackedGradHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x [T,H]
+                          .Arg<xffi::AnyBuffer>()  // weights [T,k]
+                          .Arg<xffi::AnyBuffer>()  // w_gate [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_up [E,H,F]
+                          .Arg<xffi::AnyBuffer>()  // w_down [E,F,H]
+                          .Arg<xffi::AnyBuffer>()  // group_offsets [E+1]
+                          .Arg<xffi::AnyBuffer>()  // row_token [R]
+                          .Arg<xffi::AnyBuffer>()  // slot_row [T,k]
+                          .Arg<xffi::AnyBuffer>()  // gate_up [R,2F']
+                          .Arg<xffi::AnyBuffer>()  // panels of down, transposed
+                          .Arg<xffi::AnyBuffer>()  // panels of gate and up, transposed
+                          .Arg<xffi::AnyBuffer>()  // y_grad [T,H]
+                          .Ret<xffi::AnyBuffer>()  // x_grad [T,H]
+                          .Ret<xffi::AnyBuffer>()  // weights_grad [T,k]
+                          .Ret<xffi::AnyBuffer>()  // w_gate_grad [E,H,F]
+                          .Ret<xffi::AnyBuffer>()  // w_up_grad [E,H,F]
+                          .Ret<xffi::AnyBuffer>()  // w_down_grad [E,F,H]
+                          .Attr<int64_t>("activation"));
+
+}  // namespace anabranch::ffi

@@ -1,5 +1,5 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-"""Suite ``layer``: routed experts (packing included) and attention through JAX, forward and gradient."""
+"""Suite ``layer``: routed experts and attention through JAX, forward and gradient."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from anabranch.bench import attention
 from anabranch.bench.timing import measure
 from anabranch.ops import reference
 from anabranch.ops.moe_ffn import moe_ffn
+from anabranch.ops.pack_experts import PackedExperts, pack_experts
 from anabranch.ops.ragged_dot import ragged_dot
 from anabranch.ops.router import Routing
 
@@ -29,7 +30,11 @@ _CHECKED_TOKENS = 8
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Rows ``moe_ffn_*`` (forward and gradient), their ``_forward`` twins, ``ragged_dot``'s, ``attention``'s."""
+    """Rows ``moe_ffn_*`` (forward and gradient), their ``_forward`` and ``_packed`` twins, and others.
+
+    Experts' weights are packed inside the timed call, except in the ``_packed`` rows: those are given
+    the panels that ``pack_experts`` makes once a step.
+    """
     for name, tokens, hidden, width, experts, topk in _LAYERS:
         yield from _moe_rows(name, tokens, hidden, width, experts, topk)
     yield from _ragged_dot_rows()
@@ -56,8 +61,10 @@ def _moe_rows(
     )
     routing = Routing(jnp.asarray(ids), weights, None)
 
-    def forward(x: jax.Array, weights: jax.Array, *w: jax.Array) -> jax.Array:
-        return moe_ffn(x, Routing(routing.experts, weights, None), *w)
+    def forward(
+        x: jax.Array, weights: jax.Array, *w: jax.Array, packed: PackedExperts | None = None
+    ) -> jax.Array:
+        return moe_ffn(x, Routing(routing.experts, weights, None), *w, packed=packed)
 
     @jax.jit
     def step(x: jax.Array, weights: jax.Array, *w: jax.Array) -> Any:
@@ -79,6 +86,16 @@ def _moe_rows(
     yield {"name": f"{name}_forward", "flops": flops, "timing": timing, **common}
     timing = measure(functools.partial(_wait_for, step, *args))
     yield {"name": name, "flops": 3 * flops, "timing": timing, **common}
+
+    @jax.jit
+    def packed_step(packed: PackedExperts, x: jax.Array, weights: jax.Array, *w: jax.Array) -> Any:
+        y, pullback = jax.vjp(functools.partial(forward, packed=packed), x, weights, *w)
+        return y, pullback(y_grad)
+
+    panels = jax.jit(pack_experts)(*experts_weights)
+    common["max_error"] = _check(ids, args, y_grad, packed_step(panels, *args))
+    timing = measure(functools.partial(_wait_for, packed_step, panels, *args))
+    yield {"name": f"{name}_packed", "flops": 3 * flops, "timing": timing, **common}
 
 
 def _wait_for(run: Callable[..., Any], *args: jax.Array) -> None:

@@ -120,6 +120,14 @@ def test_a_missing_or_binary_file_is_one_line(capsys, tmp_path):
     assert code == 2 and "as_text" in err
 
 
+@pytest.mark.parametrize("command", ["hlo", "calib"])
+def test_help_fits_one_screen(capsys, command):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 100
+
+
 def test_options_are_frozen_and_checked():
     kind, _ = hardware.parse("h100:8")
     with pytest.raises(UsageError, match="unknown name"):

@@ -121,10 +121,15 @@ def verify(name: str, sample: dict[str, Any], model: dict[str, Any]) -> None:
 
 
 def commit() -> str:
-    """The commit measured, marked when the tree differs from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-    return outcome.stdout.strip() or "unknown"
+    """The commit measured; "-dirty" when sources of the package differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    head = [*git, "rev-parse", "--short=12", "HEAD"]
+    changes = [*git, "status", "--porcelain", "--", "src", "include", "python"]
+    outputs = [
+        subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        for command in (head, changes)
+    ]
+    return (outputs[0] or "unknown") + ("-dirty" if outputs[1] else "")
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -149,7 +154,7 @@ def install(args: argparse.Namespace, names: list[str]) -> None:
 
 
 def write_table(args: argparse.Namespace, model: dict[str, Any]) -> None:
-    """Joins the samples in the output folder to peers.md and peers.json in the results folder."""
+    """Joins the samples in the output folder to peers.md and peers.json (peers-quick.*) in the results folder."""
     files = sorted(args.out.glob("*-*.json"))
     samples = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     found = table.rows(samples)
@@ -162,8 +167,9 @@ def write_table(args: argparse.Namespace, model: dict[str, Any]) -> None:
     text = table.markdown(found, model["flops_per_token"], peak)
     args.results.mkdir(parents=True, exist_ok=True)
     whole = json.dumps(document | {"samples": samples}, indent=1) + "\n"
-    (args.results / "peers.json").write_text(whole, encoding="utf-8")
-    (args.results / "peers.md").write_text(heading(machine, samples) + text, encoding="utf-8")
+    stem = "peers-quick" if args.quick else "peers"
+    (args.results / f"{stem}.json").write_text(whole, encoding="utf-8")
+    (args.results / f"{stem}.md").write_text(heading(machine, samples) + text, encoding="utf-8")
     print(text)
 
 
@@ -219,7 +225,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("peer", nargs="?", metavar="PEER", type=peer_names, help="for measure")
     top.add_argument("--peers", type=peer_names, metavar="A,B", help="which; all of them if absent")
     top.add_argument("--steps", type=int, metavar="N", help="timed steps of each sample")
-    top.add_argument("--quick", action="store_true", help="only the fastest peers")
+    top.add_argument("--quick", action="store_true", help="only the fastest peers; peers-quick.md")
     top.add_argument("--pair", default="", help="samples of one pair are compared with each other")
     top.add_argument("--out", type=Path, default=ROOT / "build" / "peers", help="samples' folder")
     results = ROOT / "bench" / "results"

@@ -116,6 +116,11 @@ TEST(HloParserTest, NonsenseNamesItsLine) {
             std::string::npos);
 }
 
+TEST(HloParserTest, DeepNestingIsRefused) {
+  const std::string text = "HloModule m\nENTRY e {\n  a = " + std::string(100000, '(');
+  EXPECT_NE(Error(text + "\n}\n").find("nest deeper"), std::string::npos);
+}
+
 // Every prefix of a module is refused or read, never a crash.
 TEST(HloParserTest, CutTextIsNoCrash) {
   for (size_t length = 0; length < kSmall.size(); ++length) {

@@ -87,17 +87,34 @@ Status SkipLayout(std::string_view* text, Shape* shape) {
   return Status::Ok();
 }
 
-Status ReadTuple(std::string_view* text, Shape* shape) {
+// Tuples in tuples; XLA nests them two or three deep. The bound keeps nonsense off the stack.
+constexpr int kDeepestTuple = 64;
+
+Status ReadNested(std::string_view* text, int depth, Shape* shape);
+
+Status ReadTuple(std::string_view* text, int depth, Shape* shape) {
+  if (depth > kDeepestTuple) return InvalidArgument("tuples nest deeper than ", kDeepestTuple);
   shape->type = "tuple";
   while (!Consume(text, ")")) {
     shape->elements.emplace_back();
-    ANABRANCH_RETURN_IF_ERROR(ReadShape(text, &shape->elements.back()));
+    ANABRANCH_RETURN_IF_ERROR(ReadNested(text, depth + 1, &shape->elements.back()));
     if (!Consume(text, ",")) {
       if (!Consume(text, ")")) return InvalidArgument("a tuple's ( is not closed");
       break;
     }
   }
   return Status::Ok();
+}
+
+Status ReadNested(std::string_view* text, int depth, Shape* shape) {
+  *shape = Shape();
+  if (Consume(text, "(")) return ReadTuple(text, depth, shape);
+  shape->type = std::string(ReadName(text));
+  if (ElementBits(shape->type) < 0) {
+    return InvalidArgument("'", shape->type, "' is no element type");
+  }
+  ANABRANCH_RETURN_IF_ERROR(ReadDimensions(text, shape));
+  return SkipLayout(text, shape);
 }
 
 }  // namespace
@@ -129,15 +146,6 @@ bool IsOnHost(const Shape& shape) {
          std::any_of(shape.elements.begin(), shape.elements.end(), IsOnHost);
 }
 
-Status ReadShape(std::string_view* text, Shape* shape) {
-  *shape = Shape();
-  if (Consume(text, "(")) return ReadTuple(text, shape);
-  shape->type = std::string(ReadName(text));
-  if (ElementBits(shape->type) < 0) {
-    return InvalidArgument("'", shape->type, "' is no element type");
-  }
-  ANABRANCH_RETURN_IF_ERROR(ReadDimensions(text, shape));
-  return SkipLayout(text, shape);
-}
+Status ReadShape(std::string_view* text, Shape* shape) { return ReadNested(text, 0, shape); }
 
 }  // namespace anabranch::sim::hlo

@@ -175,20 +175,22 @@ def write_table(args: argparse.Namespace, model: dict[str, Any]) -> None:
 
 def heading(machine: dict[str, Any], samples: list[dict[str, Any]]) -> str:
     """Says where, when and with which versions the table was measured."""
-    versions: dict[str, str] = {}
+    versions: dict[str, dict[str, str]] = {}
     for sample in samples:
         where = PEERS[sample["peer"]].environment
-        parts = (f"{name} {version}" for name, version in sample["versions"].items())
-        versions[where] = ", ".join(parts)
-    days = sorted(sample["started"][:8] for sample in samples)
+        versions.setdefault(where, {}).update(sample["versions"])
+    days = sorted({sample["started"][:8] for sample in samples})
     lines = [
         "# Ours and others' on one machine",
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, bf16 peak "
-        f"{machine['peak_bf16_gflops']:.0f} GFLOP/s; measured {days[0]} to {days[-1]} at commit "
+        f"{machine['peak_bf16_gflops']:.0f} GFLOP/s; measured on {', '.join(days)} at commit "
         f"{samples[-1]['commit']} by `python bench/peers/run.py compare`.",
         "",
-        *(f"- {where}: {text}" for where, text in sorted(versions.items())),
+        *(
+            f"- {where}: " + ", ".join(f"{name} {version}" for name, version in packages.items())
+            for where, packages in sorted(versions.items())
+        ),
         "",
     ]
     return "\n".join(lines) + "\n"

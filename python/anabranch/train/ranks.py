@@ -35,6 +35,11 @@ def check(recipe: Recipe) -> None:
     leaves = train.reduction_leaves
     if count < 1:
         raise UsageError(f"--devices {count}: must be at least 1")
+    if count > 1 and any(recipe.precision.layers(model.num_layers)):
+        raise UsageError(
+            f"--devices {count}: precision.recipe={recipe.precision.recipe} trains on one device in this "
+            "version; only bf16 on several"
+        )
     if leaves % count:
         raise UsageError(
             f"--devices {count}: must divide train.reduction_leaves={leaves}, over which sums are taken"

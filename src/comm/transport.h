@@ -27,7 +27,7 @@ struct Window {
 
 enum class Access {
   kPeersRead,   // a window holds data when the call begins
-  kPeersWrite,  // a window holds data when the call ends; bytes that nobody writes are kept
+  kPeersWrite,  // a window holds data when the call ends; bytes that nobody writes are undefined
 };
 
 // How the ranks of one group reach each other. Two collectives carry expert parallelism: counts are
@@ -38,8 +38,9 @@ enum class Access {
 //             is parked and uses no processor.
 //   Errors    kDeadlineExceeded: a rank did not come in time; the message names rank, operation,
 //             run and site. kInvalidArgument: ranks disagree about the call. The error of one
-//             rank's body is returned on every rank, with the rank's number. The transport stays
-//             usable for later calls.
+//             rank's body is returned on every rank, with the rank's number, and the transport
+//             stays usable. (So it does after every error in one process; between processes ranks
+//             that disagree or came late stay out of step, and every later call fails.)
 //   Threads   one object is one rank's end and is used by one thread at a time; different ranks'
 //             ends may live in different threads or processes.
 class Transport {

@@ -106,13 +106,16 @@ def suite_seconds(document) -> dict[str, float]:
 def build(source: pathlib.Path, folder: pathlib.Path, args) -> None:
     """Compiles the C++ benchmarks of a source tree, and the engine when suites are asked for."""
     options = ["-DANABRANCH_BUILD_BENCH=ON", "-DANABRANCH_BUILD_TESTS=OFF"]
-    targets = [] if args.no_cpp else ["anabranch_benches"]
+    found = () if args.no_cpp else source.glob("src/**/*_bench.cc")
+    targets = sorted(path.stem for path in found if args.bench in path.stem)
     options.append(f"-DANABRANCH_BUILD_FFI={'ON' if args.suite else 'OFF'}")
     if args.suite:
         code = "import jax; print(jax.ffi.include_dir())"
         headers = run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         options.append(f"-DANABRANCH_XLA_INCLUDE_DIR={headers}")
         targets.append("anabranch_ffi")
+    if not targets:
+        raise Failure(f"{source}: no benchmark is called like {args.bench!r}")
     quiet = {"stdout": subprocess.DEVNULL}
     release = "-DCMAKE_BUILD_TYPE=Release"
     run(["cmake", "-S", str(source), "-B", str(folder), release, *options], **quiet)

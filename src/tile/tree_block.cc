@@ -91,6 +91,19 @@ class Packs {
   int64_t done_ = 0;  // rows of that leaf
 };
 
+// Subtrees of heights below this are never unfinished, or finished but not yet added to another,
+// when a pack ends: with c zeros at the end of the number of leaves that came before, all of height
+// c or more are. kMaxLevels when there is one pack.
+int CachedLevels(DType dtype, const RowLeaves& leaves) {
+  Packs packs(dtype, leaves);
+  int levels = kMaxLevels;
+  for (Pack pack = packs.Next(); !pack.last; pack = packs.Next()) {
+    const Piece& end = pack.pieces[pack.count - 1];
+    levels = std::min(levels, end.last ? std::countr_zero(static_cast<unsigned>(end.leaf + 1)) : 0);
+  }
+  return levels;
+}
+
 class TreeBlock {
  public:
   TreeBlock(const KernelTable& kernels, const TransposedProduct& product, const RowLeaves& leaves,
@@ -99,10 +112,11 @@ class TreeBlock {
         product_(product),
         leaves_(leaves),
         scratch_(LayOut(scratch, product.dtype, product.num_rows, product.num_a, leaves.count)),
-        in_cache_(Packs(product.dtype, leaves).Next().last) {}
+        cached_levels_(CachedLevels(product.dtype, leaves)) {}
 
   void Run() {
-    const int64_t slab = in_cache_ ? product_.num_b : kSlabColumns;
+    const bool one_pack = cached_levels_ == kMaxLevels;
+    const int64_t slab = one_pack ? product_.num_b : kSlabColumns;
     for (int64_t begin = 0; begin < product_.num_b; begin += slab) {
       const int64_t end = std::min(begin + slab, product_.num_b);
       Packs packs(product_.dtype, leaves_);
@@ -140,7 +154,7 @@ class TreeBlock {
 
   // Where the subtree of height `level` of a tile is kept.
   float* Level(int level, RowTile at, int64_t slab_column) {
-    if (in_cache_) return tile_levels_ + level * kTileSize;
+    if (level < cached_levels_) return tile_levels_ + level * kTileSize;
     return scratch_.levels + level * scratch_.level_size + slab_column * product_.num_a +
            at.first * kPanelColumns;
   }
@@ -190,7 +204,7 @@ class TreeBlock {
   const TransposedProduct& product_;
   const RowLeaves leaves_;
   const Scratch scratch_;
-  const bool in_cache_;  // one pack: partial sums of a tile never leave the first cache level
+  const int cached_levels_;  // subtrees below this height never leave the first cache level
   alignas(kCacheLineBytes) float tile_levels_[kMaxLevels * kTileSize];
 };
 

@@ -153,12 +153,15 @@ void Extend(const StageTime& a, double factor, StageTime* b) {
 }
 
 // The steady state repeats with pp microbatches (2 pp in DualPipe): two short runs that differ by
-// one period give the length of any longer one.
+// one period give the length of any longer one. The shorter has two periods for the pipeline to
+// fill and settle.
 Status RunExtended(const Request& request, const Plan& plan, int64_t limit, Answer* answer) {
   const int64_t wanted = request.layout.microbatches();
-  const int64_t period = 2 * request.layout.pp;
-  int64_t many = limit - (limit - wanted % period) % period;
-  many = std::max(many, wanted % period + 2 * period);
+  const bool dual = request.layout.pipeline == static_cast<int64_t>(Pipeline::kDualPipe);
+  const int64_t cycle = (dual ? 2 : 1) * request.layout.pp;
+  const int64_t period = cycle * std::max<int64_t>(8 / cycle, 1);
+  const int64_t periods = std::max<int64_t>(limit / period, 3);
+  const int64_t many = wanted % period + periods * period;
   const int64_t few = many - period;
   if (few < period || many >= wanted) return RunOnce(request, plan, wanted, answer);
   Answer shorter;

@@ -194,10 +194,32 @@ TEST(Planner, FewMicrobatchesExtendToMany) {
   request.layout.pp = 4;
   request.layout.vp = 2;
   request.layout.pipeline = 1;
-  request.layout.batch = 16 * 61;
+  request.layout.batch = 16 * 60;
   const double whole = Step(request);
   request.microbatch_limit = 1;
   EXPECT_NEAR(Step(request) / whole, 1, 2e-3);
+}
+
+TEST(Planner, EveryScheduleOfEverySizeEnds) {
+  for (const int64_t pp : {1, 2, 3, 4, 6, 8}) {
+    for (const int64_t groups : {1, 2, 5}) {
+      for (const int64_t vp : {1, 2, 3}) {
+        for (const int64_t pipeline : {0, 1, 2}) {
+          for (const int64_t overlap : {0, 1}) {
+            Request request = Stages(pp, groups * pp);
+            request.model.layers = request.model.dense_layers = 24;
+            request.layout.vp = vp;
+            request.layout.pipeline = pipeline;
+            request.layout.overlap = request.layout.split_wgrad = overlap;
+            if (!Validate(request).ok()) continue;
+            Answer answer;
+            EXPECT_TRUE(Simulate(request, &answer).ok())
+                << pp << groups << vp << pipeline << overlap;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Planner, SameRequestSameBits) {
@@ -341,6 +363,10 @@ TEST(Request, RefusesWhatCannotBe) {
   request = Ideal();
   request.layout.ranks = -1;
   EXPECT_NE(message(request).find("ranks=-1"), std::string::npos);
+  request = Stages(4, 10);
+  request.model.layers = request.model.dense_layers = 8;
+  request.layout.vp = 2;
+  EXPECT_NE(message(request).find("multiple of pp"), std::string::npos);
   request = Stages(3, 6);
   request.layout.pipeline = 2;
   EXPECT_NE(message(request).find("even"), std::string::npos);

@@ -233,9 +233,9 @@ Status Validate(const Request& request) {
   const bool interleaved = layout.vp > 1;
   ANABRANCH_RETURN_IF_ERROR(
       Require(!interleaved || layout.pp > 1, "vp", layout.vp, "virtual stages need pp > 1"));
-  return Require(!interleaved || layout.microbatches() >= layout.pp, "microbatches",
+  return Require(!interleaved || layout.microbatches() % layout.pp == 0, "microbatches",
                  layout.microbatches(),
-                 "interleaving needs at least pp = " + std::to_string(layout.pp));
+                 "interleaving needs a multiple of pp = " + std::to_string(layout.pp));
 }
 
 Ports MakePorts(const Hardware& hardware) {

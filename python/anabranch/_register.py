@@ -47,6 +47,7 @@ TARGETS = (
     "rms_norm_grad",
     "add_rms_norm_grad",
     "muon",
+    "hold",
     "attention",
     "attention_grad",
     "quantize",

@@ -17,8 +17,9 @@ class Config:
     selection bias of DeepSeek-V3 (arXiv 2412.19437), which `update_expert_bias` moves by
     `expert_bias_rate` per step. `load_balancing_coeff` and `router_z_coeff` weigh auxiliary losses
     (mean over the MoE layers), `z_loss` that of the output layer. `dtype` is the type of the
-    products, "bfloat16" or "float32"; parameters are always f32. `remat` is "none" or "full":
-    keep what the backward pass needs, or compute each block a second time.
+    products, "bfloat16" or "float32"; parameters are always f32. `remat` says what the
+    backward pass computes a second time: "none" nothing, "full" each block but its inputs, "selective" all but the
+    products of attention and of the experts (docs/performance.md has memory and time of each).
     """
 
     vocab_size: int = 512
@@ -56,7 +57,8 @@ class Config:
         check(self, "num_dense_layers", self.num_dense_layers >= 0, "must not be negative")
         dtypes = ("bfloat16", "float32")
         check(self, "dtype", self.dtype in dtypes, f"must be one of {', '.join(dtypes)}")
-        check(self, "remat", self.remat in ("none", "full"), "must be none or full")
+        policies = ("none", "selective", "full")
+        check(self, "remat", self.remat in policies, f"must be one of {', '.join(policies)}")
         self.moe  # noqa: B018  (building it checks the routing fields)
 
     @property

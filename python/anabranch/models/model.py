@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from anabranch.layers.gqa import gqa, gqa_shapes
 from anabranch.layers.initializers import initialise
 from anabranch.layers.mla import mla, mla_shapes
 from anabranch.layers.moe import MoEAux, moe_shapes, moe_with_aux
-from anabranch.layers.norm import rms_norm
+from anabranch.layers.norm import add_rms_norm, rms_norm
 from anabranch.layers.rotary import rotary_table
 from anabranch.models.config import Config
 from anabranch.ops import token_tree
@@ -21,9 +22,19 @@ from anabranch.ops.balance import update_expert_bias as _moved_bias
 from anabranch.ops.linear import linear
 from anabranch.ops.linear_cross_entropy import linear_cross_entropy
 from anabranch.ops.quantize import scope as low_precision
+from anabranch.ops.remat import remat
 
 Params = dict[str, Any]
 Batch = dict[str, jax.Array]
+
+# What `remat` keeps of a block beside its inputs; everything else is computed a second time. "selective"
+# keeps what costs most to compute: the products of attention and of the experts.
+KEPT_BY_REMAT = {
+    "selective": jax.checkpoint_policies.save_only_these_names(
+        "attention_output", "attention_log_sum_exp", "expert_gate_up"
+    ),
+    "full": None,
+}
 
 
 def init(key: jax.Array, config: Config) -> Params:
@@ -179,31 +190,41 @@ def _forward(
     table = jax.lax.map(
         lambda row: rotary_table(row, config.attention.rotary_size, config.rotary), positions
     )
-    run = lambda layer, x: _layer(layer, x, table, segment_ids, config, expert_parallel)  # noqa: E731
-    if config.remat == "full":
-        run = jax.checkpoint(run)
+    run = functools.partial(_layer, config, expert_parallel)
+    if config.remat != "none":
+        run = remat(run, KEPT_BY_REMAT[config.remat])
     with jax.named_scope("embed"):
         x = token_tree.look_up(params["embedding"], tokens)
-    reports = []
+    # A block hands on its output beside the stream: the next normalisation adds them.
+    reports, branch = [], None
     for index, layer in enumerate(params["layers"]):
         with jax.named_scope(f"layer_{index}"), low_precision.layer(index):
-            x, report = run(layer, x)
+            x, branch, report = run(layer, x, branch, table, segment_ids)
         if report is not None:
             reports.append(report)
-    return rms_norm(x, params["final_norm"], config.norm_epsilon, config.dtype), reports
+    return _normed(x, branch, params["final_norm"], config)[1], reports
+
+
+def _normed(
+    x: jax.Array, branch: jax.Array | None, weight: jax.Array, config: Config
+) -> tuple[jax.Array, jax.Array]:
+    """The stream with `branch` added, and what enters the next block."""
+    if branch is None:
+        return x, rms_norm(x, weight, config.norm_epsilon, config.dtype)
+    return add_rms_norm(x, branch.astype(config.dtype), weight, config.norm_epsilon)
 
 
 def _layer(
+    config: Config,
+    expert_parallel: Any,
     layer: Params,
     x: jax.Array,
+    branch: jax.Array | None,
     table: tuple[jax.Array, jax.Array],
     segment_ids: jax.Array | None,
-    config: Config,
-    expert_parallel: Any = None,
-) -> tuple[jax.Array, MoEAux | None]:
+) -> tuple[jax.Array, jax.Array, MoEAux | None]:
     block = mla if config.attention.kind == "mla" else gqa
-    epsilon = config.norm_epsilon
-    normed = rms_norm(x, layer["attention_norm"], epsilon, config.dtype)
+    x, normed = _normed(x, branch, layer["attention_norm"], config)
     mixed = block(
         layer["attention"],
         normed,
@@ -211,17 +232,16 @@ def _layer(
         rotary=config.rotary,
         table=table,
         segment_ids=segment_ids,
-        epsilon=epsilon,
+        epsilon=config.norm_epsilon,
     )
-    x = x + mixed.astype(x.dtype)
-    normed = rms_norm(x, layer["ffn_norm"], epsilon, config.dtype)
+    x, normed = _normed(x, mixed, layer["ffn_norm"], config)
     if "ffn" in layer:
-        return x + dense_ffn(layer["ffn"], normed).astype(x.dtype), None
+        return x, dense_ffn(layer["ffn"], normed), None
     mask = None if segment_ids is None else segment_ids != 0
     y, report = moe_with_aux(
         layer["moe"], normed, config.moe, token_mask=mask, expert_parallel=expert_parallel
     )
-    return x + y.astype(x.dtype), report
+    return x, y, report
 
 
 def _head(params: Params) -> jax.Array:

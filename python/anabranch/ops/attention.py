@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from anabranch import _register
 from anabranch.ops import reference
@@ -66,6 +67,9 @@ def _forward(scale: float, causal: bool, *operands: jax.Array) -> tuple[jax.Arra
     output, log_sum_exp = _register.call(
         "attention", results, *operands, scale=scale, causal=causal
     )
+    # Names for policies of `jax.checkpoint`, see `anabranch.models`.
+    output = checkpoint_name(output, "attention_output")
+    log_sum_exp = checkpoint_name(log_sum_exp, "attention_log_sum_exp")
     return output, (*operands, output, log_sum_exp)
 
 

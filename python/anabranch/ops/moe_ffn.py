@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from anabranch import _register
 from anabranch.ops import reference
@@ -170,6 +171,7 @@ def _call(activation: str, x: jax.Array, *operands: Any, save: bool) -> list[jax
 
 def _forward(activation: str, x: jax.Array, *operands: Any) -> tuple[jax.Array, Any]:
     y, gate_up = _call(activation, x, *operands, save=True)
+    gate_up = checkpoint_name(gate_up, "expert_gate_up")  # for policies of `jax.checkpoint`
     return y, (x, *operands, gate_up)
 
 

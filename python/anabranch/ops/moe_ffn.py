@@ -171,12 +171,7 @@ def _call(activation: str, x: jax.Array, *operands: Any, save: bool) -> list[jax
 
 def _forward(activation: str, x: jax.Array, *operands: Any) -> tuple[jax.Array, Any]:
     y, gate_up = _call(activation, x, *operands, save=True)
-<<<<<<< HEAD
     return y, (x, *operands, checkpoint_name(gate_up, "expert_gate_up"))
-=======
-    gate_up = checkpoint_name(gate_up, "expert_gate_up")  # for policies of `jax.checkpoint`
-    return y, (x, *operands, gate_up)
->>>>>>> 52745598a0c5e3224adf2be9ec82db506d9b727e
 
 
 def _backward(activation: str, residuals: Any, y_grad: jax.Array) -> tuple[Any, ...]:

@@ -104,5 +104,5 @@ def test_wrong_shapes_dtypes_and_recipes():
         assert str([*x]) in str(error.value) and str([*w]) in str(error.value)
     with pytest.raises(ValueError, match="int32"):
         ab.linear(jnp.ones((4, 3), jnp.int32), jnp.ones((3, 5)))
-    with pytest.raises(ValueError, match="mxfp8"):
-        ab.linear(jnp.ones((4, 3)), jnp.ones((3, 5)), recipe="mxfp8")
+    with pytest.raises(ValueError, match="mxfp9"):
+        ab.linear(jnp.ones((4, 3)), jnp.ones((3, 5)), recipe="mxfp9")

@@ -235,7 +235,7 @@ def test_wrong_dtypes_name_both(rows: str, weights: str) -> None:
     "option",
     [
         {"activation": "relu"},
-        {"recipe": "mxfp8"},
+        {"recipe": "mxfp9"},
         {"implementation": "fast"},
         {"expert_parallel": 1},
     ],

@@ -241,9 +241,9 @@ def _check_options(activation: str, expert_parallel: Any, implementation: str | 
     if activation not in ACTIVATIONS:
         raise ValueError(f"moe_ffn: activation={activation!r}; must be one of {ACTIVATIONS}")
     if expert_parallel is not None and implementation is not None:
-        raise ValueError(
-            f"moe_ffn: implementation={implementation!r} is not available with expert_parallel"
-        )
+        raise ValueError(f"moe_ffn: no implementation={implementation!r} with expert_parallel")
+    if not isinstance(expert_parallel, ExpertParallel | None):
+        raise ValueError(f"moe_ffn: expert_parallel={expert_parallel!r}; must be an ExpertParallel")
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
             f"moe_ffn: implementation={implementation!r}; must be one of {IMPLEMENTATIONS}"

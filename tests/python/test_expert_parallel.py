@@ -172,8 +172,10 @@ def test_dispatch_and_combine_against_a_dense_reference():
         rows, row_weights = ep.dispatch(plan, x, weights)
         expert = jnp.searchsorted(plan.group_offsets[1:], jnp.arange(rows.shape[0]), side="right")
         used = jnp.arange(rows.shape[0]) < plan.group_offsets[-1]
+        # Masked first and last: rows that are not used are undefined, and so are their gradients.
         factor = jnp.where(used, row_weights, 0) * scale[expert % 4, 0]
-        return ep.combine(plan, factor[:, None] * jnp.where(used[:, None], rows, 0))
+        weighed = factor[:, None] * jnp.where(used[:, None], rows, 0)
+        return ep.combine(plan, jnp.where(used[:, None], weighed, 0))
 
     mapped = jax.shard_map(body, mesh=mesh_of(2), in_specs=(SPEC,) * 4, out_specs=SPEC)
 

@@ -125,7 +125,8 @@ class ExpertParallel:
         Returns:
           rows [C, H] in x's dtype, C the static capacity; with ``weights`` also row_weights f32 [C].
           Rows of group i are ``group_offsets[i] + [0, group_sizes[i])``, padding up to the next
-          group is zero, and rows past ``group_offsets[-1]`` are undefined.
+          group is zero, and rows past ``group_offsets[-1]`` are undefined, as are their gradients:
+          dense operations on all C rows mask them first and last.
 
         Raises:
           ValueError: a shape or dtype does not fit. (JAX reports faults of a plan's values.)

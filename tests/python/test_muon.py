@@ -10,9 +10,12 @@ import numpy as np
 import optax
 import pytest
 
+from anabranch import recipes
+from anabranch.errors import UsageError
 from anabranch.ops import reference
 from anabranch.ops.adamw import adamw
 from anabranch.ops.muon import muon
+from anabranch.train.step import init_state, make_train_step
 
 RATE, BETA, DECAY = 0.02, 0.9, 0.1
 
@@ -114,6 +117,26 @@ def test_donated_state_is_overwritten_in_place():
 
     params, state = step(params, state, {"w": jnp.full((4, 64, 64), 0.5)})
     assert where == [leaf.unsafe_buffer_pointer() for leaf in (params["w"], state[0].mu["w"])]
+
+
+def test_the_training_step_learns_with_it():
+    recipe = recipes.override(
+        recipes.get("smoke"), ["train.optimizer=muon", "train.warmup_steps=0"]
+    )
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 256, (8, 64)), jnp.int32)
+    batch = {"tokens": tokens, "labels": tokens, "segment_ids": jnp.ones_like(tokens)}
+    batch["positions"] = jnp.broadcast_to(jnp.arange(64), tokens.shape)
+    step, state = jax.jit(make_train_step(recipe)), init_state(jax.random.key(0), recipe)
+    losses = []
+    for _ in range(6):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics.cross_entropy))
+    assert losses[-1] < losses[0] - 0.5, losses
+    nu = state.opt_state[0].nu
+    assert nu["layers"][1]["moe"]["w_up"].shape == (0,)
+    assert nu["embedding"].shape == state.params["embedding"].shape
+    with pytest.raises(UsageError, match="adamw or muon"):
+        recipes.override(recipe, ["train.optimizer=sgd"])
 
 
 def test_wrong_leaves_are_printed():

@@ -18,12 +18,14 @@ class TrainConfig:
     `schedule` "cosine" falls from `learning_rate` to `min_learning_rate_ratio` of it over all
     steps; "wsd" stays constant and falls linearly to that over the last `decay_fraction` of them.
     Sums over tokens are taken over a binary tree of `reduction_leaves` leaves (`anabranch.ops.token_tree`).
+    `optimizer` is "adamw", or "muon" for Muon on matrices between embedding and output and AdamW on the rest.
     AdamW's constants are those of DeepSeek-V3 (arXiv 2412.19437). Periods (`*_every`) are in steps, 0 for never.
     """
 
     batch_size: int = 16
     sequence_length: int = 256
     steps: int = 100
+    optimizer: str = "adamw"
     learning_rate: float = 1e-3
     min_learning_rate_ratio: float = 0.1
     schedule: str = "cosine"
@@ -60,6 +62,7 @@ class TrainConfig:
         rule = "must be a power of two up to 64"
         check(self, "reduction_leaves", leaves <= 64 and leaves & (leaves - 1) == 0, rule)
         check(self, "schedule", self.schedule in ("cosine", "wsd"), "must be cosine or wsd")
+        check(self, "optimizer", self.optimizer in ("adamw", "muon"), "must be adamw or muon")
         divides = self.batch_size % self.microbatches == 0
         check(self, "microbatches", divides, f"must divide batch_size={self.batch_size}")
         for name in ("decay_fraction", "min_learning_rate_ratio", "beta1", "beta2"):

@@ -1,5 +1,5 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-"""AdamW on f32 master weights (Loshchilov & Hutter 2019), with the settings of DeepSeek-V3's report."""
+"""The optimizers of `train.optimizer` on f32 master weights: AdamW, and Muon for matrices."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,31 @@ import jax.numpy as jnp
 from anabranch import models
 from anabranch.ops.adamw import AdamW
 from anabranch.ops.adamw import adamw as engine_adamw
+from anabranch.ops.muon import muon as engine_muon
 from anabranch.train import schedule
 
 if TYPE_CHECKING:
     from anabranch.recipes.recipe import TrainConfig
+
+
+def make(config: "TrainConfig") -> AdamW:
+    """The optimizer that `config.optimizer` names; both have the functions and the state of `AdamW`."""
+    return muon(config) if config.optimizer == "muon" else adamw(config)
+
+
+def muon(config: "TrainConfig") -> AdamW:
+    """Muon for matrices between embedding and output, each expert's for itself; `adamw` for the rest."""
+    return engine_muon(
+        schedule.learning_rate(config),
+        adamw(config),
+        is_hidden_matrix,
+        weight_decay=config.weight_decay,
+    )
+
+
+def is_hidden_matrix(path: Any, leaf: Any) -> bool:
+    """True for a parameter's key path and value where Muon applies."""
+    return leaf.ndim >= 2 and str(getattr(path[-1], "key", path[-1])) not in ("embedding", "head")
 
 
 def adamw(config: "TrainConfig") -> AdamW:

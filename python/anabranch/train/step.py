@@ -52,7 +52,7 @@ def batch_shapes(batch_size: int, sequence_length: int) -> dict[str, jax.ShapeDt
 def init_state(key: jax.Array, recipe: "Recipe") -> TrainState:
     """Fresh parameters and optimizer state."""
     params = models.init(key, recipe.model)
-    return TrainState(params, optimizers.adamw(recipe.train).init(params))
+    return TrainState(params, optimizers.make(recipe.train).init(params))
 
 
 def make_train_step(
@@ -68,7 +68,7 @@ def make_train_step(
     """
     tree = tree or TokenTree(recipe.train.reduction_leaves)
     train = recipe.train
-    optimizer = optimizers.adamw(train)
+    optimizer = optimizers.make(train)
     rate = schedule.learning_rate(train)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:

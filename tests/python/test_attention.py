@@ -197,6 +197,30 @@ def test_long_sequences_need_memory_in_proportion() -> None:
     assert analysis.temp_size_in_bytes < 16 * 32768 * 8 * 4
 
 
+def test_32768_positions_and_their_gradients_match_f64() -> None:
+    length, size, picked = 32768, 8, np.array([0, 20_000, 32_767])
+    query, key, value = problem(3, 1, length, 1, 1, size, size)[:3]
+    cotangent = np.zeros((1, length, 1, size), np.float32)
+    cotangent[0, picked, 0] = np.random.default_rng(4).standard_normal((3, size))
+    out, pullback = jax.vjp(jax.jit(attention), *map(jnp.asarray, (query, key, value)))
+    q, k, v, c = (np.asarray(a, np.float64)[0, :, 0] for a in (query, key, value, cotangent))
+    scores = q[picked] @ k.T * size**-0.5
+    scores[np.arange(length) > picked[:, None]] = -np.inf
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    rows = c[picked] @ v.T
+    score_grads = shares * (rows - (shares * rows).sum(axis=1, keepdims=True)) * size**-0.5
+    grads = [np.zeros_like(q), score_grads.T @ q[picked], shares.T @ c[picked]]
+    grads[0][picked] = score_grads @ k
+    # Scores of some units leave 10 eps on each share; a sum has at most 192 terms in each of its blocks of
+    # keys and one addition a block, and its terms' sizes add up to those of the values.
+    bound = (10 + 192 + length / 192) * np.finfo(np.float32).eps
+    np.testing.assert_allclose(out[0, picked, 0], shares @ v, rtol=0, atol=bound * np.abs(v).max())
+    scale = 2 * np.abs(rows).max() * max(np.abs(q).max(), np.abs(k).max())
+    for grad, want in zip(pullback(jnp.asarray(cotangent)), grads, strict=True):
+        np.testing.assert_allclose(grad[0, :, 0], want, rtol=0, atol=bound * scale)
+
+
 def test_blocks_that_see_nothing_change_nothing() -> None:
     """A document in the middle of a long row is what it is on its own, to the bit."""
     query, key, value, cotangent = problem(9, 1, 960, 2, 1, 16, 8)

@@ -68,7 +68,7 @@ def test_help_is_instant_because_jax_is_not_imported():
             "--devices 8: must divide model.num_experts=4",
         ),
         (["train", "smoke", "--set", "train.reduction_leaves=6"], "power of two"),
-        (["train", "smoke", "--devices", "2", "--set", "precision.recipe=mxfp8"], "only bf16"),
+        (["train", "smoke", "--devices", "2", "--set", "precision.recipe=nvfp4"], "tensor scales"),
         (["train", "smoke", "--set", "parallel.waves=2"], "waves"),
         (["train", "smoke", "--set", "precision.recipe=mxfp9"], "mxfp9"),
         (["train", "--resume", "--out", "absent"], "absent"),

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from anabranch import models
 from anabranch.errors import UsageError
 from anabranch.ops.expert_parallel import ExpertParallel
+from anabranch.ops.quantize import FORMATS
 from anabranch.ops.token_tree import TokenTree
 from anabranch.recipes.recipe import Recipe
 
@@ -35,10 +36,11 @@ def check(recipe: Recipe) -> None:
     leaves = train.reduction_leaves
     if count < 1:
         raise UsageError(f"--devices {count}: must be at least 1")
-    if count > 1 and any(recipe.precision.layers(model.num_layers)):
+    low = [layer for layer in recipe.precision.layers(model.num_layers) if layer is not None]
+    if count > 1 and any(FORMATS[layer.x].has_tensor_scale for layer in low):
         raise UsageError(
             f"--devices {count}: precision.recipe={recipe.precision.recipe} trains on one device in this "
-            "version; only bf16 on several"
+            "version; its tensor scales are of all tokens"
         )
     if leaves % count:
         raise UsageError(

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from anabranch import engine
-from anabranch.bench import layer, step, tile
+from anabranch.bench import ep, layer, step, tile
 from anabranch.bench.timing import BUSY_SHARE, Timing
 from anabranch.errors import UsageError
 from anabranch.train import machine
@@ -19,6 +19,7 @@ SUITES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "tile": tile.rows,
     "layer": layer.rows,
     "step": step.rows,
+    "ep": ep.rows,
 }
 
 
@@ -40,7 +41,7 @@ def run(name: str, report: Callable[[str], None]) -> dict[str, Any]:
         raise UsageError(f"bench: no suite {name!r}; there are {', '.join(SUITES)}")
     yardsticks = _yardsticks()
     report(_yardstick_line(yardsticks))
-    report(f"{'row':24} {'ms':>9} {'spread':>7} {'GFLOP/s':>8} {'of peak':>8} {'max error':>10}")
+    report(f"{'row':24} {'ms':>9} {'spread':>7} {'GFLOP/s':>8} {'of limit':>8} {'max error':>10}")
     rows = []
     for row in SUITES[name]():
         timing: Timing = row.pop("timing")
@@ -63,19 +64,32 @@ def _yardsticks() -> dict[str, float]:
 def _finish(
     row: dict[str, Any], timing: Timing, yardsticks: dict[str, float], repeat: str
 ) -> dict[str, Any]:
+    if "copied_bytes" in row:
+        copied = row["copied_bytes"] / timing.seconds * 1e-9
+        share = {"share_of_copy": copied / yardsticks["copy_gb_per_s"]}
+    else:
+        share = _share_of_peak(row, timing, yardsticks)
+    return {
+        "isa": engine.isa(),
+        "seconds": timing.seconds,
+        "spread": timing.spread,
+        **share,
+        "busy_neighbour_cores": timing.busy_cores,
+        "idle": timing.busy_cores < BUSY_SHARE,
+        "repeat": repeat,
+    }
+
+
+def _share_of_peak(
+    row: dict[str, Any], timing: Timing, yardsticks: dict[str, float]
+) -> dict[str, float]:
     gflops = row.pop("flops") / timing.seconds * 1e-9
     # Several threads share the peak of all; one thread has its part of it.
     threads = row["threads"]
     peak = yardsticks["peak_bf16_gflops" if row["dtype"] == "bfloat16" else "peak_f32_gflops"]
     return {
-        "isa": engine.isa(),
-        "seconds": timing.seconds,
-        "spread": timing.spread,
         "gflops": gflops,
         "share_of_peak": gflops / (peak * threads / engine.num_threads()),
-        "busy_neighbour_cores": timing.busy_cores,
-        "idle": timing.busy_cores < BUSY_SHARE,
-        "repeat": repeat,
     }
 
 
@@ -100,9 +114,10 @@ def _yardstick_line(yardsticks: dict[str, float]) -> str:
 
 
 def _row_line(row: dict[str, Any]) -> str:
+    share = row["share_of_copy"] if "share_of_copy" in row else row["share_of_peak"]
     line = (
-        f"{row['name']:24} {row['seconds'] * 1e3:9.2f} {row['spread']:7.1%} {row['gflops']:8.1f} "
-        f"{row['share_of_peak']:8.3f} {row['max_error']:10.2e}"
+        f"{row['name']:24} {row['seconds'] * 1e3:9.2f} {row['spread']:7.1%} "
+        f"{row.get('gflops', 0.0):8.1f} {share:8.3f} {row['max_error']:10.2e}"
     )
     if not row["idle"]:
         line += f"  (not idle: others used {row['busy_neighbour_cores']:.2f} cores)"

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from anabranch import engine
-from anabranch.bench import ep, layer, step, tile
+from anabranch.bench import ep, layer, quantize, sim, step, tile
 from anabranch.bench.timing import BUSY_SHARE, Timing
 from anabranch.errors import UsageError
 from anabranch.train import machine
@@ -20,6 +20,8 @@ SUITES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "layer": layer.rows,
     "step": step.rows,
     "ep": ep.rows,
+    "quantize": quantize.rows,
+    "sim": sim.rows,
 }
 
 
@@ -64,7 +66,9 @@ def _yardsticks() -> dict[str, float]:
 def _finish(
     row: dict[str, Any], timing: Timing, yardsticks: dict[str, float], repeat: str
 ) -> dict[str, Any]:
-    if "copied_bytes" in row:
+    if "budget_seconds" in row:
+        share = {"share_of_budget": timing.seconds / row["budget_seconds"]}
+    elif "copied_bytes" in row:
         copied = row["copied_bytes"] / timing.seconds * 1e-9
         share = {"share_of_copy": copied / yardsticks["copy_gb_per_s"]}
     else:
@@ -114,7 +118,7 @@ def _yardstick_line(yardsticks: dict[str, float]) -> str:
 
 
 def _row_line(row: dict[str, Any]) -> str:
-    share = row["share_of_copy"] if "share_of_copy" in row else row["share_of_peak"]
+    share = next(row[key] for key in row if key.startswith("share_of_"))
     line = (
         f"{row['name']:24} {row['seconds'] * 1e3:9.2f} {row['spread']:7.1%} "
         f"{row.get('gflops', 0.0):8.1f} {share:8.3f} {row['max_error']:10.2e}"

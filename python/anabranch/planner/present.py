@@ -40,7 +40,7 @@ def header(scenario: Scenario, result: Mapping[str, Any]) -> str:
             f" ({scenario.hardware.description})",
             f"batch {result['batch']:,} x {result['sequence']:,} tokens, routing {result['imbalance']}"
             f", {result['flops_per_token'] / 1e9:.2f} GFLOP/token",
-            f"peaks: {peaks['bf16_tflops']:,.0f} TFLOP/s bf16, {peaks['native_tflops']:,.0f} native;"
+            f"peaks: {number(peaks['bf16_tflops'])} TFLOP/s bf16, {number(peaks['native_tflops'])} native;"
             f" {trust(result['calibration'])}",
         )
     )
@@ -67,7 +67,7 @@ def step(result: Mapping[str, Any]) -> str:
                    f", recompute {result['layout_full']['recompute'] or 'none'}"),
         ("step", f"{total:.3f} s"),
         ("tokens/s/GPU", f"{result['tokens_per_second_per_gpu']:,.0f}{band(result)}"),
-        ("TFLOP/s/GPU", f"{result['tflops_per_gpu']:,.0f}   MFU {result['mfu']:.1%} of bf16"
+        ("TFLOP/s/GPU", f"{number(result['tflops_per_gpu'])}   MFU {result['mfu']:.1%} of bf16"
                         f", {result['mfu_native']:.1%} of native (causal, no recompute)"),
         ("compute", share(result["compute_seconds"], total)),
         ("  recompute", share(result["recompute_seconds"], total)),
@@ -133,6 +133,11 @@ def ranking(results: Sequence[Mapping[str, Any]]) -> str:
             f"{result['binding_constraint']}; {result['next_knob']}",
         ])  # fmt: skip
     return grid(lines)
+
+
+def number(value: float) -> str:
+    """Three digits at least: 0.218, 1,071."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def band(result: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ HELP = "measure kernels, the MoE layer or whole steps against this machine's lim
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of the command."""
-    parser.add_argument("suite", metavar="SUITE", help="tile, layer, step or ep")
+    parser.add_argument("suite", metavar="SUITE", help="tile, layer, step, ep or sim")
     output.add_json_argument(parser)
 
 

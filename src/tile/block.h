@@ -55,6 +55,37 @@ void ForEachRowTile(ProductFn product, const void* const* a_rows, int64_t num_ro
       product, a_rows, num_rows, words, panel, columns, [](int64_t, int) {}, finish);
 }
 
+// A panel, and what to bring into the second cache level while it is multiplied: usually the packed
+// panel that comes next. A wrong guess costs time alone.
+struct Panel {
+  const uint32_t* words;
+  int columns;
+  const void* ahead = nullptr;
+  int64_t ahead_bytes = 0;
+};
+
+// The same, with a panel that may ask for memory ahead (bf16 and all 64 columns; else it does not).
+template <typename Prepare, typename Finish>
+void ForEachRowTile(const KernelTable& kernels, DType dtype, const void* const* a_rows,
+                    int64_t num_rows, int64_t words, const Panel& panel, const Prepare& prepare,
+                    const Finish& finish) {
+  if (panel.ahead == nullptr || dtype != DType::kBF16 || panel.columns != kPanelColumns) {
+    return ForEachRowTile(kernels.product(dtype), a_rows, num_rows, words, panel.words,
+                          panel.columns, prepare, finish);
+  }
+  alignas(kCacheLineBytes) float tile[kTileRows * kPanelColumns];
+  const int64_t step = words * kCacheLineBytes;  // of one tile; the first tiles ask for everything
+  const int64_t last = std::max<int64_t>(0, panel.ahead_bytes - step);
+  for (int64_t index = 0; index < NumRowTiles(num_rows); ++index) {
+    const RowTile at = RowTileAt(num_rows, index);
+    prepare(at.first, at.rows);
+    kernels.product_bf16_ahead(
+        a_rows + at.first, at.rows, words, panel.words, tile,
+        static_cast<const char*>(panel.ahead) + std::min(index * step, last));
+    finish(at.first, at.rows, static_cast<const float*>(tile));
+  }
+}
+
 // One block of a product that contracts over rows (a weight gradient):
 //   out[i, j] = sum over m < num_rows of a_rows[m][first_a + i] * b_rows[m][first_b + j]
 // for i < num_a, j < num_b; element (i, j) of the block lies at out[i * out_pitch + j].

@@ -58,6 +58,12 @@ using ProductFn = void (*)(const void* const* a_rows, int rows, int64_t words,
                            const uint32_t* panel, int columns, void* out, int64_t out_pitch,
                            Store store);
 
+// The same for bf16, whole panels and Store::kWrite into a tile; while it runs it asks for the
+// `words` cache lines from `ahead` on, evenly: packed panels that come next arrive while the
+// multipliers are busy. Asked for in one burst they would hold up what is being multiplied.
+using ProductAheadFn = void (*)(const void* const* a_rows, int rows, int64_t words,
+                                const uint32_t* panel, float* tile, const void* ahead);
+
 // One conversion of elements while packing: f32 -> f32, f32 -> bf16 (rounds to nearest even) or
 // bf16 -> bf16.
 struct Packer {
@@ -108,6 +114,7 @@ struct KernelTable {
   Isa isa;
   ProductFn product_f32;
   ProductFn product_bf16;
+  ProductAheadFn product_bf16_ahead;
   Packer pack_f32_f32;
   Packer pack_f32_bf16;
   Packer pack_bf16_bf16;

@@ -136,6 +136,23 @@ TEST_P(TileTest, BitsDoNotDependOnTheTile) {
   }
 }
 
+TEST_P(TileTest, AskingForMemoryAheadChangesNoBit) {
+  const int64_t k = 94;
+  const std::vector<BF16> a = Random<BF16>(kTileRows * k), b = Random<BF16>(k * kPanelColumns);
+  std::vector<uint32_t> panel(k / 2 * kPanelColumns);
+  kernels_->pack_bf16_bf16.rows(RowPointers(b, k, kPanelColumns).data(), k, 0, kPanelColumns,
+                                kPanelColumns, panel.data());
+  const auto pointers = RowPointers(a, kTileRows, k);
+  for (int rows = 1; rows <= kTileRows; ++rows) {
+    std::vector<float> plain(kTileRows * kPanelColumns), ahead(kTileRows * kPanelColumns);
+    kernels_->product_bf16(pointers.data(), rows, k / 2, panel.data(), kPanelColumns, plain.data(),
+                           kPanelColumns, Store::kWrite);
+    kernels_->product_bf16_ahead(pointers.data(), rows, k / 2, panel.data(), ahead.data(),
+                                 b.data());
+    EXPECT_EQ(plain, ahead) << rows;
+  }
+}
+
 TEST_P(TileTest, StreamEqualsWrite) {
   const int64_t k = 40;
   const std::vector<float> a = Random<float>(kTileRows * k), b = Random<float>(k * kPanelColumns);

@@ -117,22 +117,29 @@ class PanelSource {
 
   // The panel; it may lie in `scratch`, of shape().panel_words(). pointers has room for
   // ExpertPanelPointers().
-  const uint32_t* Get(int64_t expert, int64_t panel, const void** pointers,
-                      uint32_t* scratch) const {
-    if (packed_.has_value()) return Packed(expert, panel);
+  tile::Panel Get(int64_t expert, int64_t panel, const void** pointers, uint32_t* scratch) const {
+    // A panel of gate and up is always whole: missing columns are zero.
+    const int columns =
+        kind_ == ExpertPanel::kGateUp ? int{tile::kPanelColumns} : shape_.Columns(panel);
+    if (is_packed()) return {Packed(expert, panel), columns};
     PackExpertPanel(weights_, kind_, type_, expert, panel, pointers, scratch);
-    return scratch;
+    return {scratch, columns};
   }
 
-  // What Get will read.
-  std::array<tile::PanelPrefetch, 2> Prefetch(int64_t expert, int64_t panel) const {
-    if (!packed_.has_value()) return PrefetchExpertPanel(weights_, kind_, expert, panel);
-    constexpr int64_t kBytes = tile::kPanelColumns * sizeof(uint32_t);
-    return {tile::PanelPrefetch(Packed(expert, panel), kBytes, shape_.words, kBytes), {}};
+  // Makes the product with `current` ask for the panel that will probably come next. Plain weights
+  // are asked for by Prefetch(), or while they are packed.
+  void Announce(int64_t expert, int64_t panel, tile::Panel* current) const {
+    if (!is_packed()) return;
+    current->ahead = Packed(expert, panel);
+    current->ahead_bytes = shape_.panel_words() * sizeof(uint32_t);
   }
-  bool packs() const { return !packed_.has_value(); }
+  std::array<tile::PanelPrefetch, 2> Prefetch(int64_t expert, int64_t panel) const {
+    if (is_packed()) return {};
+    return PrefetchExpertPanel(weights_, kind_, expert, panel);
+  }
 
  private:
+  bool is_packed() const { return packed_.has_value(); }
   const uint32_t* Packed(int64_t expert, int64_t panel) const {
     return static_cast<const uint32_t*>(packed_.data()) +
            (expert * shape_.panels + panel) * shape_.panel_words();

@@ -67,34 +67,31 @@ void RunGateUp(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratc
                const PanelSource& panels, const Unit& unit, const Unit* next, int worker) {
   const tile::KernelTable& kernels = tile::Kernels();
   const int64_t column = unit.panel * tile::kGateColumns;
-  const uint32_t* panel =
+  tile::Panel panel =
       panels.Get(unit.expert, unit.panel, scratch.pointers[worker], scratch.panel[worker]);
-  std::array<tile::PanelPrefetch, 2> prefetches;
-  if (next != nullptr) prefetches = panels.Prefetch(next->expert, next->panel);
+  if (next != nullptr) panels.Announce(next->expert, next->panel, &panel);
   const int64_t bytes = sizes.element_bytes();
   // The last panel also writes the zero that fills an odd row's last word.
   const int stored = static_cast<int>(std::min<int64_t>(tile::kGateColumns, sizes.saved - column));
   char* saved = static_cast<char*>(args.gate_up.data());
   const bool saving = args.gate_up.num_elements() > 0;
-  tile::ForEachRowTile(kernels.product(sizes.type), scratch.x_rows + unit.first, unit.rows,
-                       tile::WordsOf(sizes.type, sizes.hidden), panel, tile::kPanelColumns,
-                       [&](int64_t row, int count, const float* tile) {
-                         void* gate[tile::kTileRows];
-                         void* up[tile::kTileRows];
-                         void* hidden[tile::kTileRows];
-                         for (int r = 0; r < count; ++r) {
-                           const int64_t at = unit.first + row + r;
-                           hidden[r] = scratch.hidden + (at * sizes.saved + column) * bytes;
-                           gate[r] = saved + (at * 2 * sizes.saved + column) * bytes;
-                           up[r] = saved + (at * 2 * sizes.saved + sizes.saved + column) * bytes;
-                         }
-                         kernels.epilogue(sizes.type)
-                             .activate(args.activation, tile, count, stored,
-                                       saving ? gate : nullptr, saving ? up : nullptr, hidden);
-                         for (const auto& prefetch : prefetches) {
-                           prefetch.Step(row, row + count, unit.rows);
-                         }
-                       });
+  const auto finish = [&](int64_t row, int count, const float* tile) {
+    void* gate[tile::kTileRows];
+    void* up[tile::kTileRows];
+    void* hidden[tile::kTileRows];
+    for (int r = 0; r < count; ++r) {
+      const int64_t at = unit.first + row + r;
+      hidden[r] = scratch.hidden + (at * sizes.saved + column) * bytes;
+      gate[r] = saved + (at * 2 * sizes.saved + column) * bytes;
+      up[r] = saved + (at * 2 * sizes.saved + sizes.saved + column) * bytes;
+    }
+    kernels.epilogue(sizes.type)
+        .activate(args.activation, tile, count, stored, saving ? gate : nullptr,
+                  saving ? up : nullptr, hidden);
+  };
+  tile::ForEachRowTile(
+      kernels, sizes.type, scratch.x_rows + unit.first, unit.rows,
+      tile::WordsOf(sizes.type, sizes.hidden), panel, [](int64_t, int) {}, finish);
 }
 
 TokenSum DownProduct(const MoeFfnArgs& args, const Sizes& sizes, const Scratch& scratch) {
@@ -142,7 +139,7 @@ Status MoeFfn(const MoeFfnArgs& args, Context& context) {
   context.executor->ParallelFor(units, [&](int64_t unit, int worker) {
     const int64_t next = unit + context.executor->num_workers();
     RunGateUp(args, sizes, scratch, gate_up, scratch.units[unit],
-              next < units && !gate_up.packs() ? &scratch.units[next] : nullptr, worker);
+              next < units ? &scratch.units[next] : nullptr, worker);
   });
   moe_ffn::RunTokenSum(sizes, scratch.rows, DownProduct(args, sizes, scratch), scratch.token_sum,
                        context.executor);

@@ -95,54 +95,50 @@ void RunHiddenGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
                    const PanelSource& panels, const Unit& unit, const Unit* next, int worker) {
   const tile::KernelTable& kernels = tile::Kernels();
   const int64_t column = unit.panel * tile::kPanelColumns;
-  const int columns = panels.shape().Columns(unit.panel);
   const void* pointers[tile::kPanelColumns];
-  const uint32_t* panel = panels.Get(unit.expert, unit.panel, pointers, scratch.panel[worker]);
-  std::array<tile::PanelPrefetch, 2> prefetches;
-  if (next != nullptr) prefetches = panels.Prefetch(next->expert, next->panel);
+  tile::Panel panel = panels.Get(unit.expert, unit.panel, pointers, scratch.panel[worker]);
+  if (next != nullptr) panels.Announce(next->expert, next->panel, &panel);
   const int64_t bytes = sizes.element_bytes();
   // The last panel also writes the zero that fills an odd row's last word: gate and up are 0 there.
   const int stored = static_cast<int>(std::min<int64_t>(tile::kPanelColumns, sizes.saved - column));
   const char* saved = static_cast<const char*>(args.gate_up.data());
-  tile::ForEachRowTile(
-      kernels.product(sizes.type), scratch.y_grad_rows + unit.first, unit.rows,
-      tile::WordsOf(sizes.type, sizes.hidden), panel, columns,
-      [&](int64_t row, int count) {
-        for (int r = 0; r < count; ++r) {
-          const int64_t at = unit.first + row + r;
-          const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
-          const int64_t up_at = gate_at + sizes.saved * bytes;
-          tile::PrefetchLines(saved + gate_at, stored * bytes);
-          tile::PrefetchLines(saved + up_at, stored * bytes);
-          tile::PrefetchLines(scratch.grads + gate_at, stored * bytes);
-          tile::PrefetchLines(scratch.grads + up_at, stored * bytes);
-          tile::PrefetchLines(scratch.weighted_hidden + (at * sizes.saved + column) * bytes,
-                              stored * bytes);
-        }
-      },
-      [&](int64_t row, int count, const float* tile) {
-        const void* gate[tile::kTileRows];
-        const void* up[tile::kTileRows];
-        void* gate_grad[tile::kTileRows];
-        void* up_grad[tile::kTileRows];
-        void* hidden[tile::kTileRows];
-        for (int r = 0; r < count; ++r) {
-          const int64_t at = unit.first + row + r;
-          const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
-          const int64_t up_at = gate_at + sizes.saved * bytes;
-          gate[r] = saved + gate_at;
-          up[r] = saved + up_at;
-          gate_grad[r] = scratch.grads + gate_at;
-          up_grad[r] = scratch.grads + up_at;
-          hidden[r] = scratch.weighted_hidden + (at * sizes.saved + column) * bytes;
-        }
-        const int64_t first = unit.first + row;
-        kernels.epilogue(sizes.type)
-            .activate_grad(args.activation, tile, count, stored, scratch.rows.weight + first, gate,
-                           up, gate_grad, up_grad, hidden,
-                           scratch.weight_grads + unit.panel * sizes.capacity + first);
-        for (const auto& prefetch : prefetches) prefetch.Step(row, row + count, unit.rows);
-      });
+  const auto prepare = [&](int64_t row, int count) {
+    for (int r = 0; r < count; ++r) {
+      const int64_t at = unit.first + row + r;
+      const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
+      const int64_t up_at = gate_at + sizes.saved * bytes;
+      tile::PrefetchLines(saved + gate_at, stored * bytes);
+      tile::PrefetchLines(saved + up_at, stored * bytes);
+      tile::PrefetchLines(scratch.grads + gate_at, stored * bytes);
+      tile::PrefetchLines(scratch.grads + up_at, stored * bytes);
+      tile::PrefetchLines(scratch.weighted_hidden + (at * sizes.saved + column) * bytes,
+                          stored * bytes);
+    }
+  };
+  const auto finish = [&](int64_t row, int count, const float* tile) {
+    const void* gate[tile::kTileRows];
+    const void* up[tile::kTileRows];
+    void* gate_grad[tile::kTileRows];
+    void* up_grad[tile::kTileRows];
+    void* hidden[tile::kTileRows];
+    for (int r = 0; r < count; ++r) {
+      const int64_t at = unit.first + row + r;
+      const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
+      const int64_t up_at = gate_at + sizes.saved * bytes;
+      gate[r] = saved + gate_at;
+      up[r] = saved + up_at;
+      gate_grad[r] = scratch.grads + gate_at;
+      up_grad[r] = scratch.grads + up_at;
+      hidden[r] = scratch.weighted_hidden + (at * sizes.saved + column) * bytes;
+    }
+    const int64_t first = unit.first + row;
+    kernels.epilogue(sizes.type)
+        .activate_grad(args.activation, tile, count, stored, scratch.rows.weight + first, gate, up,
+                       gate_grad, up_grad, hidden,
+                       scratch.weight_grads + unit.panel * sizes.capacity + first);
+  };
+  tile::ForEachRowTile(kernels, sizes.type, scratch.y_grad_rows + unit.first, unit.rows,
+                       tile::WordsOf(sizes.type, sizes.hidden), panel, prepare, finish);
 }
 
 // The router weights' gradients: each row's partial sums, panels ascending.
@@ -261,7 +257,7 @@ Status MoeFfnGrad(const MoeFfnGradArgs& args, Context& context) {
   executor->ParallelFor(units, [&](int64_t unit, int worker) {
     const int64_t next = unit + executor->num_workers();
     RunHiddenGrad(args, sizes, scratch, down, scratch.units[unit],
-                  next < units && !down.packs() ? &scratch.units[next] : nullptr, worker);
+                  next < units ? &scratch.units[next] : nullptr, worker);
   });
   WriteWeightsGrad(args, sizes, scratch);
   moe_ffn::RunTokenSum(sizes, scratch.rows, InputGrad(args, sizes, scratch), scratch.token_sum,

@@ -54,37 +54,34 @@ class Slab {
     return scratch_.sums + (token - first_token_) * pitch_ + (panel - first_panel_) * kPanelColumns;
   }
 
-  // What will be packed after this panel: the slab's next one, or the next expert's first.
-  std::array<tile::PanelPrefetch, 2> Next(int64_t expert, int64_t panel) const {
-    if (panel + 1 < last_panel_) {
-      return sum_.panels.Prefetch(expert, panel + 1);
-    }
-    if (expert + 1 == sizes_.experts) return {};
-    return sum_.panels.Prefetch(expert + 1, first_panel_);
-  }
-
   // Adds rows [first_row, first_row + num_rows) of the expert.
   void AddPanel(int64_t expert, int64_t panel, int64_t first_row, int64_t num_rows) {
-    const int columns = Columns(panel);
-    const uint32_t* weights = sum_.panels.Get(expert, panel, scratch_.pointers, scratch_.panel);
-    const std::array<tile::PanelPrefetch, 2> next = Next(expert, panel);
+    tile::Panel weights = sum_.panels.Get(expert, panel, scratch_.pointers, scratch_.panel);
+    std::array<tile::PanelPrefetch, 2> next;
+    // After this panel comes the slab's next one, or the next expert's first.
+    const bool more = panel + 1 < last_panel_;
+    if (more || expert + 1 < sizes_.experts) {
+      const int64_t next_expert = more ? expert : expert + 1;
+      const int64_t next_panel = more ? panel + 1 : first_panel_;
+      sum_.panels.Announce(next_expert, next_panel, &weights);
+      next = sum_.panels.Prefetch(next_expert, next_panel);
+    }
     const int32_t* tokens = rows_.token + first_row;
-    tile::ForEachRowTile(
-        kernels_.product(sizes_.type), sum_.a_rows + first_row, num_rows, sum_.words, weights,
-        columns,
-        [&](int64_t row, int count) {
-          for (int r = 0; r < count; ++r) {
-            tile::PrefetchLines(Sums(tokens[row + r], panel), kPanelColumns * sizeof(float));
-          }
-        },
-        [&](int64_t row, int count, const float* tile) {
-          float* sums[tile::kTileRows];
-          for (int r = 0; r < count; ++r) sums[r] = Sums(tokens[row + r], panel);
-          const float* weight =
-              sum_.row_weight == nullptr ? nullptr : sum_.row_weight + first_row + row;
-          kernels_.epilogue(sizes_.type).combine(tile, count, columns, weight, sums);
-          for (const auto& prefetch : next) prefetch.Step(row, row + count, num_rows);
-        });
+    const auto prepare = [&](int64_t row, int count) {
+      for (int r = 0; r < count; ++r) {
+        tile::PrefetchLines(Sums(tokens[row + r], panel), kPanelColumns * sizeof(float));
+      }
+    };
+    const auto finish = [&](int64_t row, int count, const float* tile) {
+      float* sums[tile::kTileRows];
+      for (int r = 0; r < count; ++r) sums[r] = Sums(tokens[row + r], panel);
+      const float* weight =
+          sum_.row_weight == nullptr ? nullptr : sum_.row_weight + first_row + row;
+      kernels_.epilogue(sizes_.type).combine(tile, count, weights.columns, weight, sums);
+      for (const auto& prefetch : next) prefetch.Step(row, row + count, num_rows);
+    };
+    tile::ForEachRowTile(kernels_, sizes_.type, sum_.a_rows + first_row, num_rows, sum_.words,
+                         weights, prepare, finish);
   }
 
   void WriteOut() const {

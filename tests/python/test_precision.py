@@ -37,7 +37,7 @@ def test_the_table_says_what_stays_high():
     assert rows["  dgrad  dx = dy w'"] == "dy nvfp4, stochastic; w nvfp4_16x16"
     assert rows["router"].startswith("f32")
     assert "master weights, weight gradients and their sums" in rows
-    assert describe(PrecisionConfig(), 4) == [("layers 0-3: all products", "bf16")]
+    assert describe(PrecisionConfig(), 4) == [("all layers: all products", "bf16")]
 
 
 def compiled(*settings):

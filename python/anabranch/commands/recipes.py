@@ -15,20 +15,28 @@ HELP = "list recipes, or print one in full with parameter counts and FLOPs per t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of the command."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to print in full")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="recipe to print in full; or of precision, as mxfp8"
+    )
     output.add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     from anabranch import recipes
-    from anabranch.recipes.precision import describe
+    from anabranch.ops.quantize.recipe import RECIPE_NAMES
+    from anabranch.recipes.precision import PrecisionConfig, describe
 
     if args.name is None:
         found = [recipes.get(name) for name in recipes.names()]
         rows = [(recipe.name, _line(recipe)) for recipe in found]
         print(output.table([("recipe", "   total   active  what"), *rows]))
         output.write_json(args, [summary(recipe) for recipe in found])
+        return 0
+    if args.name in RECIPE_NAMES:
+        tensors = describe(PrecisionConfig(args.name), 1)
+        print(output.table(tensors))
+        output.write_json(args, {"name": args.name, "tensors": dict(tensors)})
         return 0
     recipe = recipes.get(args.name)
     print(recipe.description)

@@ -84,6 +84,8 @@ def describe(precision: PrecisionConfig, num_layers: int) -> list[tuple[str, str
         where = f"layers {layers[0]}-{layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}"
         if len(layers) != layers[-1] - layers[0] + 1:
             where = "layers " + ", ".join(map(str, layers))
+        if len(layers) == num_layers:
+            where = "all layers"
         if recipe is None:
             rows.append((f"{where}: all products", "bf16"))
             continue

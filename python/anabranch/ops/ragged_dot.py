@@ -58,7 +58,20 @@ def ragged_dot(
     """
     low = get_recipe(recipe, "ragged_dot")
     given = (precision, preferred_element_type, group_offset)
-    return _general("ragged_dot", lhs, rhs, group_sizes, _BASIC, *given, low)
+    if low is None:
+        return _general("ragged_dot", lhs, rhs, group_sizes, _BASIC, *given)
+    lhs, rhs, sizes = jnp.asarray(lhs), jnp.asarray(rhs), jnp.asarray(group_sizes)
+    checked = jax.eval_shape(
+        lambda *arrays: _general("ragged_dot", *arrays, _BASIC, *given), lhs, rhs, sizes
+    )
+    if not {lhs.dtype, rhs.dtype}.issubset({jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)}):
+        raise ValueError(
+            f"ragged_dot: lhs {lhs.dtype.name} and rhs {rhs.dtype.name}; recipe {low.name} takes "
+            "float32 and bfloat16"
+        )
+    product = product_of(low)
+    sizes = sizes.astype(jnp.int32)
+    return recipe_gemm(lhs, rhs, sizes, product.key, product.probe, checked.dtype, low)
 
 
 def ragged_dot_general(
@@ -118,7 +131,6 @@ def _general(
     precision: Any,
     preferred_element_type: Any,
     group_offset: Any,
-    recipe: Recipe | None = None,
 ) -> jax.Array:
     if group_offset is not None:
         raise NotImplementedError(f"{name}: group_offset is not supported, here as in JAX")
@@ -136,15 +148,6 @@ def _general(
         names = ("lhs", "rhs", "group_sizes")
         given = [f"{n} {a.dtype.name}{[*a.shape]}" for n, a in zip(names, arrays, strict=True)]
         raise ValueError(f"{name}: {', '.join(given)}: {error}") from error
-    if recipe is not None:
-        if not {lhs.dtype, rhs.dtype}.issubset({jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)}):
-            raise ValueError(
-                f"{name}: lhs {lhs.dtype.name} and rhs {rhs.dtype.name}; recipe {recipe.name} takes "
-                "float32 and bfloat16"
-            )
-        product = product_of(recipe)
-        sizes = group_sizes.astype(jnp.int32)
-        return recipe_gemm(lhs, rhs, sizes, product.key, product.probe, result.dtype, recipe)
     if not serves(lhs, rhs, result):
         return by_jax(lhs, rhs, group_sizes)
     return ragged_product(lhs, rhs, group_sizes, numbers, result.dtype)

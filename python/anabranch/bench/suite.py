@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from anabranch import engine
-from anabranch.bench import ep, layer, sim, step, tile
+from anabranch.bench import ep, layer, quantize, sim, step, tile
 from anabranch.bench.timing import BUSY_SHARE, Timing
 from anabranch.errors import UsageError
 from anabranch.train import machine
@@ -20,6 +20,7 @@ SUITES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "layer": layer.rows,
     "step": step.rows,
     "ep": ep.rows,
+    "quantize": quantize.rows,
     "sim": sim.rows,
 }
 

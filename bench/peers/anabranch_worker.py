@@ -44,7 +44,8 @@ def describe() -> dict[str, Any]:
 
 
 def step(job: dict[str, Any]) -> dict[str, Any]:
-    """Whole training steps: forward, gradient, clip, AdamW."""
+    """Whole training steps as `anabranch train` runs them: forward, gradient, clip, AdamW."""
+    machine.keep_freed_memory()  # as the command does, before the first array
     recipe = recipes.get("bench-190m")
     dtype = {"bf16": "bfloat16", "f32": "float32"}[job["dtype"]]
     model = dataclasses.replace(recipe.model, dtype=dtype, **job["options"])

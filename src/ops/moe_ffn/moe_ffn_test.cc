@@ -223,7 +223,8 @@ TEST(MoeFfnTest, MatchesReferenceForEveryActivation) {
 
 template <typename V>
 bool SameBits(const std::vector<V>& a, const std::vector<V>& b) {
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(V)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(V)) == 0);
 }
 
 TEST(MoeFfnTest, BitsDoNotDependOnTheNumberOfThreads) {

@@ -31,6 +31,20 @@ def test_recipes_need_bf16_products():
         recipes.override(recipes.get("smoke"), ["precision.recipe=mxfp8", "model.dtype=float32"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("precision.recipe=fp7", r"precision\.recipe='fp7'; must be one of bf16, mxfp8"),
+        ("precision.recipe=mxfp8-sr", r"precision\.recipe='mxfp8-sr'; mxfp8 has no variation -sr"),
+        ("precision.overrides=first:2=fp7", r"precision\.overrides: recipe='fp7'; must be one of"),
+        ("precision.overrides=first=bf16", r"precision\.overrides='first=bf16': must be first:N="),
+    ],
+)
+def test_a_wrong_setting_is_named_by_its_path(setting, message):
+    with pytest.raises(UsageError, match=message):
+        recipes.override(recipes.get("smoke"), [setting])
+
+
 def test_the_table_says_what_stays_high():
     rows = dict(describe(PrecisionConfig("nvfp4", "0=bf16"), 4))
     assert rows["layer 0: all products"] == "bf16"

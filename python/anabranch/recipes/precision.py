@@ -29,7 +29,7 @@ class PrecisionConfig:
         try:
             get_recipe(self.recipe, "precision")
         except ValueError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(str(error).removeprefix("precision: ")) from None
         for part in self.overrides.split(",") if self.overrides else ():
             rule = "must be first:N=RECIPE, last:N=RECIPE, I=RECIPE or I-J=RECIPE, comma-separated"
             check(self, "overrides", _OVERRIDE.fullmatch(part) is not None, rule)

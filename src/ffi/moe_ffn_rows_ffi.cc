@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "ffi/ffi_support.h"
+#include "ffi/moe_ffn_run.h"
 #include "ops/moe_ffn/moe_ffn.h"
 
 namespace anabranch::ffi {
@@ -12,14 +13,6 @@ namespace {
 
 using xffi::AnyBuffer;
 using Output = xffi::Result<AnyBuffer>;
-
-Status ToActivation(int64_t code, tile::Activation* activation) {
-  if (code < 0 || code > static_cast<int64_t>(tile::Activation::kClampedSwiglu)) {
-    return InvalidArgument("moe_ffn_rows: activation=", code, "; must be in [0, 3]");
-  }
-  *activation = static_cast<tile::Activation>(code);
-  return Status::Ok();
-}
 
 // The rows in use, or an error when the offsets exceed the room for them.
 Status UsedRows(const ConstTensorView& group_offsets, const ConstTensorView& x,
@@ -50,7 +43,7 @@ AnyView First(const AnyView& view, int64_t rows, bool column = false) {
 template <typename Args>
 Status Run(xffi::ThreadPool pool, int64_t activation, AnyBuffer identity, Args args,
            int64_t (*scratch_bytes)(const Args&, int), Status (*run)(const Args&, Context&)) {
-  ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
+  ANABRANCH_RETURN_IF_ERROR(ToActivation("moe_ffn_rows", activation, &args.activation));
   int64_t used = 0;
   const ConstTensorView rows = View(identity);
   ANABRANCH_RETURN_IF_ERROR(UsedRows(args.group_offsets, args.x, rows, &used));
@@ -69,11 +62,7 @@ Status Run(xffi::ThreadPool pool, int64_t activation, AnyBuffer identity, Args a
     args.x_grad = First(args.x_grad, used);
     args.weights_grad = First(args.weights_grad, used, true);
   }
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn_rows"));
-  Context context = scratch.context(&executor);
-  return run(args, context);
+  return RunWithScratch("moe_ffn_rows", pool, args, scratch_bytes, run);
 }
 
 xffi::Error RowsHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weights, AnyBuffer w_gate,

@@ -7,28 +7,36 @@
 
 namespace anabranch::ffi {
 
-inline Status ToActivation(int64_t code, tile::Activation* activation) {
+inline Status ToActivation(const char* op, int64_t code, tile::Activation* activation) {
   if (code < 0 || code > static_cast<int64_t>(tile::Activation::kClampedSwiglu)) {
-    return InvalidArgument("moe_ffn: activation=", code, "; must be in [0, 3]");
+    return InvalidArgument(op, ": activation=", code, "; must be in [0, 3]");
   }
   *activation = static_cast<tile::Activation>(code);
   return Status::Ok();
 }
 
-// What all handlers share: the activation, the ranks that sizing relies on, and the scratch.
+// Runs the operation on XLA's pool with scratch of its own; sizing relies on the ranks in `args`.
+template <typename Args>
+Status RunWithScratch(const char* op, xffi::ThreadPool pool, const Args& args,
+                      int64_t (*scratch_bytes)(const Args&, int),
+                      Status (*run)(const Args&, Context&)) {
+  XlaExecutor executor(pool);
+  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
+  ANABRANCH_RETURN_IF_ERROR(scratch.status(op));
+  Context context = scratch.context(&executor);
+  return run(args, context);
+}
+
+// What the handlers with routed tokens share: the activation, the ranks, and the scratch.
 template <typename Args>
 Status RunMoeFfn(xffi::ThreadPool pool, int64_t activation, Args args,
                  int64_t (*scratch_bytes)(const Args&, int), Status (*run)(const Args&, Context&)) {
-  ANABRANCH_RETURN_IF_ERROR(ToActivation(activation, &args.activation));
+  ANABRANCH_RETURN_IF_ERROR(ToActivation("moe_ffn", activation, &args.activation));
   if (args.x.rank() != 2 || args.w_gate.rank() != 3 || args.slot_row.rank() != 2) {
     return InvalidArgument("moe_ffn: x is ", args.x.ToString(), ", w_gate ", args.w_gate.ToString(),
                            ", slot_row ", args.slot_row.ToString(), "; ranks must be 2, 3, 2");
   }
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("moe_ffn"));
-  Context context = scratch.context(&executor);
-  return run(args, context);
+  return RunWithScratch("moe_ffn", pool, args, scratch_bytes, run);
 }
 
 }  // namespace anabranch::ffi

@@ -3,11 +3,12 @@
 
 Every round runs each benchmark program of the base and of the tree one right after the other, in alternating
 order, so that a slow minute of the machine hits both. A row fails when the tree's time exceeds the base's by more
-than the threshold and the measured noise together. Exit 0: none does; 1: one does, or a build failed; 2: usage.
+than the threshold and the measured noise together. Exit 0: none does; 1: one does, a row of the tree fails, or a
+build does; 2: usage. The tree is what lies in the folder, uncommitted changes included; the base is unpacked beside
+it and the repository is left as it was. Programs that only one side has are named and not judged.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -89,13 +90,22 @@ def _milliseconds(seconds):
 
 
 def google_seconds(document) -> dict[str, float]:
-    """Seconds of each row of Google Benchmark's JSON; aggregates such as means are left out."""
+    """Seconds of each row of Google Benchmark's JSON; aggregates and rows that failed are left out."""
     units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
     return {
         row["name"]: row["real_time"] * units[row["time_unit"]]
         for row in document["benchmarks"]
         if row.get("run_type", "iteration") == "iteration" and not row.get("error_occurred")
     }
+
+
+def google_errors(document) -> list[str]:
+    """The rows of Google Benchmark's JSON that failed, with the reason."""
+    return [
+        f"{row['name']}: {row.get('error_message', 'failed')}"
+        for row in document["benchmarks"]
+        if row.get("error_occurred")
+    ]
 
 
 def suite_seconds(document) -> dict[str, float]:
@@ -106,8 +116,7 @@ def suite_seconds(document) -> dict[str, float]:
 def build(source: pathlib.Path, folder: pathlib.Path, args) -> None:
     """Compiles the C++ benchmarks of a source tree, and the engine when suites are asked for."""
     options = ["-DANABRANCH_BUILD_BENCH=ON", "-DANABRANCH_BUILD_TESTS=OFF"]
-    found = () if args.no_cpp else source.glob("src/**/*_bench.cc")
-    targets = sorted(path.stem for path in found if args.bench in path.stem)
+    targets = benchmarks(source, args)
     options.append(f"-DANABRANCH_BUILD_FFI={'ON' if args.suite else 'OFF'}")
     if args.suite:
         code = "import jax; print(jax.ffi.include_dir())"
@@ -115,7 +124,7 @@ def build(source: pathlib.Path, folder: pathlib.Path, args) -> None:
         options.append(f"-DANABRANCH_XLA_INCLUDE_DIR={headers}")
         targets.append("anabranch_ffi")
     if not targets:
-        raise Failure(f"{source}: no benchmark is called like {args.bench!r}")
+        return
     quiet = {"stdout": subprocess.DEVNULL}
     release = "-DCMAKE_BUILD_TYPE=Release"
     run(["cmake", "-S", str(source), "-B", str(folder), release, *options], **quiet)
@@ -131,13 +140,35 @@ def run(command, **options):
     return outcome
 
 
-def programs(folders, args) -> list[str]:
-    """What both sides can run: benchmark programs by name, then suites as `suite:NAME`."""
-    found = []
-    if not args.no_cpp:
-        names = [{path.name for path in (folder / "bench").glob("*_bench")} for folder in folders]
-        found = sorted(name for name in names[0] & names[1] if args.bench in name)
-    return found + [f"suite:{name}" for name in args.suite]
+def benchmarks(source: pathlib.Path, args) -> list[str]:
+    """The benchmark programs of a source tree that `--bench` leaves."""
+    found = () if args.no_cpp else source.glob("src/**/*_bench.cc")
+    return sorted(path.stem for path in found if not args.bench or program_of(path) in args.bench)
+
+
+def program_of(path: pathlib.Path) -> str:
+    """`adamw` for src/ops/adamw/adamw_bench.cc."""
+    return path.stem.removesuffix("_bench")
+
+
+def programs(trees, args) -> list[str]:
+    """What both sides can run: benchmark programs by name, then suites as `suite:NAME`.
+
+    Says which programs only one side has; Failure when nothing is left, or `--bench` names none of either side.
+    """
+    base, tree = (benchmarks(source, args) for source in trees)
+    for name in args.bench:
+        if f"{name}_bench" not in base + tree:
+            every = sorted({program_of(p) for t in trees for p in t.glob("src/**/*_bench.cc")})
+            raise Failure(f"no benchmark {name!r}; there are {', '.join(every)}")
+    for names, others, side in ((base, tree, "base"), (tree, base, "tree")):
+        for name in names:
+            if name not in others:
+                print(f"checkperf: {name} is in the {side} alone: not compared", file=sys.stderr)
+    both = [name for name in base if name in tree] + [f"suite:{name}" for name in args.suite]
+    if not both:
+        raise Failure("nothing to compare: no benchmark is on both sides")
+    return both
 
 
 def measure(program: str, source: pathlib.Path, folder: pathlib.Path, args) -> dict[str, float]:
@@ -157,7 +188,11 @@ def measure(program: str, source: pathlib.Path, folder: pathlib.Path, args) -> d
             command += ["--benchmark_out_format=json", f"--benchmark_min_time={args.min_time}"]
             command += [f"--benchmark_filter={args.filter}"] if args.filter else []
             run(command, cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            seconds = google_seconds(json.loads(out.read_text())) if out.stat().st_size else {}
+            document = json.loads(out.read_text()) if out.stat().st_size else {"benchmarks": []}
+            failed = google_errors(document)
+            if failed and source == ROOT:  # the base may fail where the tree is mended
+                raise Failure(f"{program}: {failed[0]}")
+            seconds = google_seconds(document)
     return {f"{program}: {row}": value for row, value in seconds.items()}
 
 
@@ -168,12 +203,12 @@ def cpu_seconds() -> tuple[float, float]:
     return total / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4])
 
 
-def alternate(trees, folders, args):
+def alternate(names, trees, folders, args):
     """Seconds of every row of both sides, one value a round; and the cores that others used meanwhile."""
     samples: list[dict[str, list[float]]] = [{}, {}]
     before, start = cpu_seconds(), time.perf_counter()
     for turn in range(args.rounds):
-        for program in programs(folders, args):
+        for program in names:
             for side in (0, 1) if turn % 2 == 0 else (1, 0):
                 taken = measure(program, trees[side], folders[side], args)
                 for row, seconds in taken.items():
@@ -187,7 +222,10 @@ def alternate(trees, folders, args):
 def parse(argv):
     parser = argparse.ArgumentParser(prog="checkperf", description=__doc__.splitlines()[0])
     parser.add_argument("base", metavar="BASE", help="commit to compare with")
-    parser.add_argument("--bench", default="", metavar="TEXT", help="only programs of this name")
+    parser.add_argument(
+        "--bench", action="append", default=[], metavar="NAME",
+        help="only the program NAME_bench; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--filter", default="", metavar="REGEX", help="only rows that match")
     parser.add_argument("--rounds", type=int, default=7, help="values a row and side (7)")
     parser.add_argument("--min-time", type=float, default=0.2, help="seconds a value (0.2)")
@@ -212,27 +250,42 @@ def parse(argv):
     return args
 
 
-@contextlib.contextmanager
-def worktree(commit: str, folder: pathlib.Path):
-    """The files of a commit in a folder, for as long as they are needed."""
-    add = ["git", "-C", str(ROOT), "worktree", "add", "--quiet", "--detach", "--force"]
-    run([*add, str(folder), commit])
-    try:
-        yield folder
-    finally:
-        remove = ["git", "-C", str(ROOT), "worktree", "remove", "--force", str(folder)]
-        subprocess.run(remove, check=False)
+def unpack(commit: str, folder: pathlib.Path) -> None:
+    """Lays the files of a commit in a folder, unless an earlier call did."""
+    if folder.exists():
+        return
+    archive = run(["git", "-C", str(ROOT), "archive", commit], capture_output=True).stdout
+    # Under another name until it is whole: an interrupted call leaves no half of a tree.
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as partial:
+        run(["tar", "-x", "-C", partial], input=archive)
+        os.rename(partial, folder)
+        os.mkdir(partial)  # for the context to remove
+
+
+def describe_tree() -> str:
+    """The tree's commit, and how many files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    head = run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    paths = ["--", "src", "include", "cmake", "CMakeLists.txt", "python"]
+    status = run([*git, "status", "--porcelain", *paths], capture_output=True, text=True)
+    changed = len(status.stdout.splitlines())
+    return head.stdout.strip() + (f" and {changed} changed files" if changed else "")
 
 
 def check(args, scratch: pathlib.Path) -> int:
-    builds = args.builds or scratch
-    folders = [builds / f"{side}-build" for side in SIDES]
-    with worktree(args.commit, scratch / "base") as base:
-        trees = [base, ROOT]
-        for side, source, folder in zip(SIDES, trees, folders, strict=True):
-            print(f"checkperf: building {side}", file=sys.stderr)
-            build(source, folder, args)
-        samples, busy = alternate(trees, folders, args)
+    """Builds, measures and judges both sides; the exit status."""
+    builds = (args.builds or scratch).resolve()
+    # Named by the commit: a kept folder serves the same base again, and another base beside it.
+    name = f"base-{args.commit[:12]}"
+    trees, folders = [builds / name, ROOT], [builds / f"{name}-build", builds / "tree-build"]
+    unpack(args.commit, trees[0])
+    print(f"checkperf: base {args.commit[:12]}; tree {describe_tree()}", file=sys.stderr)
+    names = programs(trees, args)
+    for side, source, folder in zip(SIDES, trees, folders, strict=True):
+        print(f"checkperf: building {side}", file=sys.stderr)
+        build(source, folder, args)
+    samples, busy = alternate(names, trees, folders, args)
     rows = compare(*samples, args.threshold)
     if not rows:
         raise Failure("no row to compare: see --bench, --filter and --suite")
@@ -242,9 +295,16 @@ def check(args, scratch: pathlib.Path) -> int:
     if args.json:
         document = {"base": args.commit, "busy_neighbour_cores": busy, "rows": rows}
         args.json.write_text(json.dumps(document, indent=1) + "\n")
+    return verdict(rows)
+
+
+def verdict(rows) -> int:
+    """Names the rows that are slower, or says that none is; the exit status."""
     slower = [row for row in rows if row["verdict"] == "slower"]
     for row in slower:
         print(f"checkperf: {row['name']} is {row['change']:.1%} slower", file=sys.stderr)
+    judged = sum(row["change"] is not None for row in rows)
+    print(f"checkperf: {len(slower)} of {judged} rows are slower than the base", file=sys.stderr)
     return 1 if slower else 0
 
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 """What scripts/checkperf calls a regression, on fabricated times, and its usage errors."""
 
+import argparse
 import importlib.util
 import pathlib
 
@@ -67,6 +68,8 @@ def test_google_benchmark_times_become_seconds_without_aggregates():
         {"name": "b", "error_occurred": True, "real_time": 0.0, "time_unit": "ns"},
     ]
     assert checkperf.google_seconds({"benchmarks": rows}) == {"a": pytest.approx(2e-3)}
+    rows[2]["error_message"] = "wrong result"
+    assert checkperf.google_errors({"benchmarks": rows}) == ["b: wrong result"]
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,55 @@ def test_usage_errors_exit_with_2(arguments, capsys):
 def test_a_failed_command_is_named():
     with pytest.raises(checkperf.Failure, match="exit 3 from: sh -c"):
         checkperf.run(["sh", "-c", "exit 3"])
+
+
+def arguments(*names, suite=()):
+    return argparse.Namespace(bench=list(names), suite=list(suite), no_cpp=False)
+
+
+def trees_with(folder, *sides):
+    trees = [folder / str(index) for index in range(len(sides))]
+    for tree, names in zip(trees, sides, strict=True):
+        for name in names:
+            (tree / "src" / "ops" / name).mkdir(parents=True)
+            (tree / "src" / "ops" / name / f"{name}_bench.cc").touch()
+    return trees
+
+
+def test_programs_of_one_side_are_named_and_the_others_compared(tmp_path, capsys):
+    trees = trees_with(tmp_path, ["adamw", "gone"], ["adamw", "linear", "linear_cross_entropy"])
+    assert checkperf.programs(trees, arguments(suite=["step"])) == ["adamw_bench", "suite:step"]
+    said = capsys.readouterr().err
+    assert "gone_bench is in the base alone" in said and "linear_bench is in the tree alone" in said
+    with pytest.raises(checkperf.Failure, match="no benchmark is on both sides"):
+        checkperf.programs(trees, arguments("linear"))
+    with pytest.raises(checkperf.Failure, match=r"no benchmark 'line'; there are adamw, gone, lin"):
+        checkperf.programs(trees, arguments("line"))
+
+
+def test_the_slower_rows_are_named_and_counted(capsys):
+    rows = checkperf.compare({"a": [1.0] * 4, "b": [1.0] * 4}, {"a": [1.2] * 4, "c": [1.0]}, 0.05)
+    assert checkperf.verdict(rows) == 1
+    said = capsys.readouterr().err
+    assert "a is 20.0% slower" in said and "1 of 1 rows are slower" in said
+    assert checkperf.verdict(rows[1:]) == 0
+
+
+def test_a_base_is_unpacked_once_and_leaves_the_repository_alone(tmp_path, monkeypatch):
+    repository, base = tmp_path / "repository", tmp_path / "builds" / "base"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    checkperf.run(["git", "init", "--quiet", str(repository)])
+    (repository / "src").mkdir()
+    (repository / "src" / "a.cc").write_text("old")
+    checkperf.run([*git, "add", "src"])
+    checkperf.run([*git, "commit", "--quiet", "--message", "one"])
+    monkeypatch.setattr(checkperf, "ROOT", repository)
+    clean = checkperf.describe_tree()
+    (repository / "src" / "a.cc").write_text("new")
+    checkperf.unpack("HEAD", base)
+    checkperf.unpack("no commit is looked up again", base)
+    assert (base / "src" / "a.cc").read_text() == "old"
+    assert [path.name for path in base.parent.iterdir()] == ["base"]
+    assert checkperf.describe_tree() == f"{clean} and 1 changed files"
+    with pytest.raises(checkperf.Failure, match="git"):
+        checkperf.unpack("no-such-commit", tmp_path / "other")

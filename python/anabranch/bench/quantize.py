@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from anabranch import engine
+from anabranch.bench import low_precision
 from anabranch.bench.timing import measure
 from anabranch.ops.quantize import FORMATS, get_recipe, quantize
 from anabranch.ops.quantize.products import round_trip
@@ -28,6 +29,13 @@ _QUANTIZE = (
 
 
 def rows() -> Iterator[dict[str, Any]]:
+    """All rows of the suite: single operations, then what they make of an expert layer and a step."""
+    yield from _operations()
+    yield from low_precision.layer_rows()
+    yield from low_precision.step_rows()
+
+
+def _operations() -> Iterator[dict[str, Any]]:
     """Rows ``quantize_*`` (f32 to codes), ``dequantize_mxfp8`` (to bf16), ``round_trip_*`` (f32 to bf16)."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(_ROWS, _COLUMNS)), jnp.float32)
     for name, format, axis, rounding in _QUANTIZE:

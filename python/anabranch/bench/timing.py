@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,22 @@ def measure(run: Callable[[], object], *, budget_seconds: float = 4.0) -> Timing
     return observe(lambda: _repeat(run, budget_seconds))
 
 
+def measure_in_turn(runs: Sequence[Callable[[], object]], *, rounds: int) -> list[Timing]:
+    """Times each of ``runs`` once a round, after a warm-up of each: what disturbs one disturbs all."""
+    for run in runs:
+        run()
+    seconds: list[list[float]] = [[] for _ in runs]
+
+    def all_rounds() -> list[float]:
+        for _ in range(rounds):
+            for run, durations in zip(runs, seconds, strict=True):
+                durations.append(_once(run))
+        return seconds[0]
+
+    busy = observe(all_rounds).busy_cores
+    return [Timing(*_summary(durations), busy) for durations in seconds]
+
+
 def observe(run: Callable[[], list[float]]) -> Timing:
     """Summarises the durations that ``run`` returns, and watches other processes meanwhile."""
     before = _cpu_seconds()
@@ -36,18 +52,26 @@ def observe(run: Callable[[], list[float]]) -> Timing:
     elapsed = time.perf_counter() - start
     after = _cpu_seconds()
     others = (after[0] - before[0]) - (after[1] - before[1])
+    return Timing(*_summary(seconds), max(0.0, others / elapsed))
+
+
+def _summary(seconds: list[float]) -> tuple[float, float]:
     low, _, high = statistics.quantiles(seconds, n=4)
     median = statistics.median(seconds)
-    return Timing(median, (high - low) / median, max(0.0, others / elapsed))
+    return median, (high - low) / median
 
 
 def _repeat(run: Callable[[], object], budget_seconds: float) -> list[float]:
     seconds: list[float] = []
     while len(seconds) < MIN_REPEATS or sum(seconds) < budget_seconds:
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(_once(run))
     return seconds
+
+
+def _once(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def _cpu_seconds() -> tuple[float, float]:

@@ -9,57 +9,9 @@ from jax.sharding import Mesh, PartitionSpec
 
 import anabranch as ab
 from anabranch.ops.expert_parallel.calls import worst_capacity
+from expert_parallel_cases import assert_same_bits, case, layer, mesh_of, sharded, with_gradients
 
 SPEC = PartitionSpec("expert")
-
-
-def mesh_of(ranks):
-    return Mesh(np.array(jax.devices()[:ranks]), ("expert",))
-
-
-def case(tokens=24, hidden=8, width=6, experts=8, topk=3, dtype=jnp.bfloat16, seed=0, ids=None):
-    rng = np.random.default_rng(seed)
-    if ids is None:
-        ids = np.argsort(rng.random((tokens, experts)), 1)[:, :topk]
-        ids[rng.random(ids.shape) < 0.1] = -1
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
-    arrays = (
-        draw(tokens, hidden),
-        jnp.asarray(rng.random(np.shape(ids)), jnp.float32),
-        draw(experts, hidden, width),
-        draw(experts, hidden, width),
-        draw(experts, width, hidden),
-    )
-    return jnp.asarray(ids, jnp.int32), arrays, draw(tokens, hidden)
-
-
-def layer(x, ids, weights, *experts, ep=None):
-    return ab.moe_ffn(x, ab.Routing(ids, weights, None), *experts, expert_parallel=ep)
-
-
-def sharded(ranks, ids, ep, body=layer):
-    mapped = jax.shard_map(
-        functools.partial(body, ep=ep), mesh=mesh_of(ranks), in_specs=(SPEC,) * 6, out_specs=SPEC
-    )
-    return lambda x, *rest: mapped(x, ids, *rest)
-
-
-def with_gradients(function, y_grad):
-    @jax.jit
-    def run(*arrays):
-        y, pullback = jax.vjp(function, *arrays)
-        return y, *pullback(y_grad)
-
-    return run
-
-
-def assert_same_bits(actual, expected):
-    assert len(actual) == len(expected)
-    for name, have, want in zip("y x weights gate up down".split(), actual, expected, strict=False):
-        assert (have.dtype, have.shape) == (want.dtype, want.shape)
-        np.testing.assert_array_equal(
-            np.asarray(have).view(np.uint8), np.asarray(want).view(np.uint8), err_msg=name
-        )
 
 
 # NVIDIA/Megatron-LM issue 1603: a loss that differs between dispatchers.
@@ -111,7 +63,7 @@ def test_uneven_tables(experts, ranks):
     ids, arrays, y_grad = case(tokens=16, experts=experts, topk=min(2, experts))
     ep = ab.ExpertParallel(num_experts=experts, topk=min(2, experts))
     local = ep.local_experts(ranks)
-    owners = np.asarray(ep._table(ranks))
+    owners = np.asarray(ep.owners(ranks))
     # Each rank's experts, filled up with experts that nobody routes to.
     places = [rank * local + int((owners[:e] == rank).sum()) for e, rank in enumerate(owners)]
 

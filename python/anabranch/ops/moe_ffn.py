@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from anabranch import _register
 from anabranch.ops import reference
 from anabranch.ops.expert_parallel import ExpertParallel
-from anabranch.ops.expert_parallel.moe_ffn_rows import moe_ffn_rows
+from anabranch.ops.expert_parallel.moe_ffn_over_ranks import moe_ffn_over_ranks
 from anabranch.ops.pack_experts import PackedExperts, check_panels
 from anabranch.ops.quantize import experts as low_precision
 from anabranch.ops.quantize.recipe import Recipe
@@ -22,7 +22,7 @@ from anabranch.ops.ragged_plan import RaggedPlan, ragged_plan
 from anabranch.ops.router import Routing
 from anabranch.ops.rows import combine_rows, gather_rows
 
-ACTIVATIONS = ("swiglu", "geglu", "reglu", "clamped_swiglu")
+ACTIVATIONS = reference.ACTIVATIONS
 IMPLEMENTATIONS = (None, "reference", "unfused")
 
 
@@ -86,7 +86,8 @@ def moe_ffn(
     if implementation == "reference":
         return reference.moe_ffn(x, experts, weights, w_gate, w_up, w_down, activation)
     if expert_parallel is not None:
-        return _over_ranks(expert_parallel, x, experts, weights, matrices, activation, products)
+        given = (expert_parallel, activation, products, x, experts, weights, *matrices)
+        return moe_ffn_over_ranks(*given)
     plan = ragged_plan(experts, w_gate.shape[0])
     if products is not None:
         given = (*gather_rows(x, plan, weights), matrices, plan.group_sizes)
@@ -94,33 +95,6 @@ def moe_ffn(
     if implementation == "unfused":
         return _unfused(x, weights, plan, w_gate, w_up, w_down, activation)
     return _moe_ffn(activation, x, weights, *matrices, plan, packed)
-
-
-def _over_ranks(
-    expert_parallel: ExpertParallel,
-    x: jax.Array,
-    experts: jax.Array,
-    weights: jax.Array,
-    matrices: tuple[jax.Array, jax.Array, jax.Array],
-    activation: str,
-    products: Any,
-) -> jax.Array:
-    local = expert_parallel.local_experts(jax.lax.axis_size(expert_parallel.axis_name))
-    if matrices[0].shape[0] != local:
-        raise ValueError(
-            f"moe_ffn: w_gate {list(matrices[0].shape)} must have {local} experts, a rank's "
-            f"share of num_experts={expert_parallel.num_experts}"
-        )
-    plan = expert_parallel.prepare(experts)
-    rows, row_weights = expert_parallel.dispatch(plan, x, weights)
-    if products is not None:
-        products = low_precision.on_rank(products, expert_parallel.axis_name, local)
-        given = (rows, row_weights, matrices, plan.group_sizes)
-        rows = low_precision.expert_rows(activation, *given, products)
-        return expert_parallel.combine(plan, rows)
-    code = ACTIVATIONS.index(activation)
-    rows = moe_ffn_rows(code, rows, row_weights, *matrices, plan.group_offsets)
-    return expert_parallel.combine(plan, rows)
 
 
 def _unfused(

@@ -36,6 +36,10 @@ def linear(x: jax.Array, w: jax.Array) -> jax.Array:
 # --- experts ---------------------------------------------------------------------------------------
 
 
+# A handler knows an activation by its number here.
+ACTIVATIONS = ("swiglu", "geglu", "reglu", "clamped_swiglu")
+
+
 def gated_activation(activation: str, gate: jax.Array, up: jax.Array) -> jax.Array:
     """The activations of ``anabranch.moe_ffn``, elementwise on equal shapes."""
     if activation == "swiglu":

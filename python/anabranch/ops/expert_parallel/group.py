@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anabranch import _collective, _register
+from anabranch import _collective, _processes, _register
 from anabranch._collective import AxisName
 from anabranch.ops.expert_parallel import calls
 from anabranch.ops.expert_parallel.calls import ExpertParallelPlan
@@ -35,9 +35,14 @@ class ExpertParallel:
         leave out the rows past the capacity and count them.
       combine_mode: ``"exact"``: f32 sums in ascending expert order, one rounding, so that the bits do
         not depend on the number of ranks.
+      chunks: ``moe_ffn`` takes the tokens in at most so many parts, one after the other, and in as few
+        as the capacity allows: with ``"worst"`` that of one chunk, else a number of rows that suffices
+        for a chunk. Every token is served and nothing overflows. 1: all at once.
       waves: 1.
       wire: ``"bf16"``: rows travel in their own type.
-      transport: ``"auto"`` or ``"inprocess"``: ranks are devices of one process.
+      transport: ``"inprocess"``: ranks are devices of one process; ``"mpi"``: every rank is a process
+        that mpirun has started, see ``start_processes``; ``"auto"``: whichever of them JAX was started
+        for.
       alignment: rows; each expert's rows begin at a multiple of it, the gap is zeros.
       rank_of_expert: for each expert the rank that owns it, in place of the even table.
     """
@@ -53,6 +58,7 @@ class ExpertParallel:
     transport: str = "auto"
     alignment: int = 1
     rank_of_expert: tuple[int, ...] | None = None
+    chunks: int = 1
 
     def __init__(
         self,
@@ -68,6 +74,7 @@ class ExpertParallel:
         transport: str = "auto",
         alignment: int = 1,
         rank_of_expert: tuple[int, ...] | None = None,
+        chunks: int = 1,
     ) -> None:
         values = dict(locals(), combine_mode=combine)
         for field in dataclasses.fields(self):
@@ -96,18 +103,17 @@ class ExpertParallel:
                 f"ExpertParallel.prepare: experts must be int32[T, {self.topk}], got "
                 f"{experts.dtype}{list(experts.shape)}"
             )
-        where = _collective.place(self.axis_name)
-        table = jnp.asarray(self._table(where.ranks), jnp.int32)
+        where = _collective.place(self.axis_name, processes=self._processes())
+        table = jnp.asarray(self.owners(where.ranks), jnp.int32)
         local = self.local_experts(where.ranks)
         slots = experts.shape[0] * self.topk
         words = _HEADER_WORDS + where.ranks * self.num_experts + 3 * slots + 2 * local + 1
-        worst = calls.worst_capacity(
-            experts.shape[0] * where.ranks, self.topk, local, self.alignment
-        )
+        worst = self.worst_capacity(experts.shape[0], where.ranks)
         # Under "grow" a first guess; what it grows to never exceeds the worst case.
         capacity = worst if self.capacity == "worst" else min(int(self.capacity), 2**31 - 1)
         shapes = ((words,), (local,), (local + 1,), (3,))
-        options = (where.ranks, capacity, self.alignment, OVERFLOWS.index(self.overflow))
+        overflow = OVERFLOWS.index(self.overflow)
+        options = (where.ranks, capacity, self.alignment, overflow, where.processes)
         return ExpertParallelPlan(*calls.prepare(options, shapes, where.index, experts, table))
 
     def dispatch(
@@ -186,21 +192,37 @@ class ExpertParallel:
 
     def local_experts(self, ranks: int) -> int:
         """L: the largest number of experts that one of ``ranks`` ranks owns."""
-        return int(np.bincount(self._table(ranks)).max())
+        return int(np.bincount(self.owners(ranks)).max())
 
     def static_capacity(self, tokens: int, ranks: int) -> int:
         """C: rows of a rank's buffer when each of ``ranks`` ranks has ``tokens`` tokens."""
         if self.overflow != "grow" and self.capacity != "worst":
             return int(self.capacity)
+        return self.worst_capacity(tokens, ranks)
+
+    def worst_capacity(self, tokens: int, ranks: int) -> int:
+        """Rows that a rank can at most receive when each of ``ranks`` ranks has ``tokens`` tokens."""
         local = self.local_experts(ranks)
         return calls.worst_capacity(tokens * ranks, self.topk, local, self.alignment)
 
     def _options(self, tokens: int, weighted: bool) -> calls.Options:
         ranks = jax.lax.axis_size(self.axis_name)
         capacity = self.static_capacity(tokens, ranks)
-        return calls.Options(ranks, tokens, self.topk, capacity, weighted)
+        return calls.Options(
+            ranks, tokens, self.topk, capacity, weighted, self._processes()
+        )
 
-    def _table(self, ranks: int) -> np.ndarray:
+    def _processes(self) -> bool:
+        """Whether ranks are processes; starts the transport between them if need be."""
+        between = self.transport == "mpi" or (
+            self.transport == "auto" and jax.process_count() > 1
+        )
+        if between:
+            _processes.start()
+        return between
+
+    def owners(self, ranks: int) -> np.ndarray:
+        """i32 [E], the rank of each expert."""
         if self.rank_of_expert is not None:
             table = np.asarray(self.rank_of_expert)
             if table.min() < 0 or table.max() >= ranks:
@@ -240,10 +262,11 @@ class ExpertParallel:
         check("capacity", worst or whole, "must be 'worst' or a number of rows")
         check("overflow", self.overflow in OVERFLOWS, f"must be one of {', '.join(OVERFLOWS)}")
         check("combine_mode", self.combine_mode == "exact", "this version has 'exact' alone")
+        check("chunks", self.chunks >= 1, "must be at least 1")
         check("waves", self.waves == 1, "this version has one wave")
         check("wire", self.wire == "bf16", "this version sends rows in their own type ('bf16')")
-        known = self.transport in ("auto", "inprocess")
-        check("transport", known, "this version has 'auto' and 'inprocess'")
+        known = self.transport in ("auto", "inprocess", "mpi")
+        check("transport", known, "this version has 'auto', 'inprocess' and 'mpi'")
         check("alignment", self.alignment >= 1, "must be at least 1")
         fits = self.rank_of_expert is None or len(self.rank_of_expert) == self.num_experts
         check("rank_of_expert", fits, f"must have num_experts={self.num_experts} entries")

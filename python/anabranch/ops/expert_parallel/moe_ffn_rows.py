@@ -27,7 +27,7 @@ def moe_ffn_rows(
     nor written: they are undefined in the result and in the gradient of ``rows``.
 
     Args:
-      activation: index into ``moe_ffn.ACTIVATIONS``.
+      activation: index into ``reference.ACTIVATIONS``.
       rows: bf16 or f32 [C, H], ordered by expert.
       row_weights: f32 [C].
       w_gate: [L, H, F] in rows' dtype, or f32 with bf16 rows.

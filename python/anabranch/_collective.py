@@ -22,13 +22,17 @@ AxisName = str | tuple[str, ...]
 
 
 class Place(NamedTuple):
-    """Where a device stands: ``index`` i32 [2] = (rank, group), and the number of ranks."""
+    """Where a device stands: ``index`` i32 [2] = (rank, group), and the number of ranks.
+
+    ``processes``: every rank is a process, else all are devices of this one.
+    """
 
     index: jax.Array
     ranks: int
+    processes: bool = False
 
 
-def place(axis_name: AxisName) -> Place:
+def place(axis_name: AxisName, *, processes: bool = False) -> Place:
     """The calling device's place along a mesh axis, or several; inside ``jax.shard_map``.
 
     Devices that differ only along ``axis_name`` form a group.
@@ -39,7 +43,7 @@ def place(axis_name: AxisName) -> Place:
     rank = jax.lax.axis_index(names)
     group = jax.lax.axis_index(others) if others else jnp.zeros_like(rank)
     index = jnp.stack(_register.align(rank, group)).astype(jnp.int32)
-    return Place(index, jax.lax.axis_size(names))
+    return Place(index, jax.lax.axis_size(names), processes)
 
 
 def call(
@@ -73,7 +77,15 @@ def call(
             jax.core.ShapedArray(result.shape, jnp.dtype(result.dtype)) for result in results
         ),
         aliases=tuple((aliases or {}).items()),
-        attributes=tuple(attributes.items()) + (("ranks", where.ranks),),
+        attributes=(
+            *attributes.items(),
+            ("ranks", where.ranks),
+            *(
+                (("processes", where.processes),)
+                if hasattr(_register.library(), "anabranch_processes_start")
+                else ()
+            ),
+        ),
     )
     return [_register.vary_as(output, aligned[0]) for output in outputs]
 

@@ -1,0 +1,173 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""This process as one rank among those that mpirun has started.
+
+MPI says who the ranks are (``lib_anabranch_mpi.so``, built where an MPI was found), the engine lets them
+share memory, and ``jax.distributed`` makes their devices one mesh.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import socket
+from pathlib import Path
+
+import jax
+
+from anabranch import _register
+from anabranch.errors import UsageError
+
+# Variables by which MPI launchers tell a process how many there are.
+WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+_TEXT_BYTES = 1024
+# JAX notices by itself that a process is gone; the engine, which can name it, shall be first.
+_JAX_HEARTBEAT_SECONDS = 3600
+
+
+class ProcessError(RuntimeError):
+    """Another rank ended, did not come in time, or made another call."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The processes: this one's rank, their number, and the MPI that started them."""
+
+    rank: int
+    size: int
+    library: str
+
+
+_group: Group | None = None
+
+
+def launched() -> int:
+    """How many processes the launcher says there are; 1 without one."""
+    for name in WORLD_SIZES:
+        value = os.environ.get(name, "")
+        if value.isdigit() and int(value) > 1:
+            return int(value)
+    return 1
+
+
+def module_path() -> Path:
+    """Where the engine's MPI module is, if it was built."""
+    return _register.library_path().with_name("lib_anabranch_mpi.so")
+
+
+def started() -> Group | None:
+    """What ``start`` returned, or None before it."""
+    return _group
+
+
+def start() -> Group:
+    """Joins the other processes; every process must call it. Later calls return the same group.
+
+    Raises:
+      UsageError: this build has no MPI, or its MPI is not the one whose mpirun started the process.
+      ProcessError: the processes cannot share memory: they are not all on one host.
+    """
+    global _group
+    if _group is None:
+        _group = _start()
+    return _group
+
+
+def start_processes() -> Group:
+    """Makes the devices of all processes that mpirun has started one JAX mesh, in the order of ranks.
+
+    Call it first in the program, before JAX looks for devices; ``jax.devices()`` then lists one device of
+    every process and ``ExpertParallel`` works between them. In a process on its own it does nothing.
+
+    Returns:
+      The group: ``rank``, ``size`` and the name of the MPI ``library``.
+
+    Raises:
+      UsageError: see ``start``; or JAX has been started before.
+      ProcessError: the processes are not all on one host.
+    """
+    group = start()
+    if group.size > 1 and not jax.distributed.is_initialized():
+        try:
+            jax.distributed.initialize(
+                _coordinator(group), group.size, group.rank,
+                heartbeat_timeout_seconds=_JAX_HEARTBEAT_SECONDS,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise UsageError(f"start_processes: {error}") from error
+    return group
+
+
+def gather(operation: str, mine: bytes) -> list[bytes]:
+    """What every rank passed, all of one length, by rank; ``operation`` is what errors call it.
+
+    Raises:
+      ProcessError: another rank ended, did not come in time, or calls something else.
+    """
+    group = start()
+    everybody = ctypes.create_string_buffer(max(len(mine) * group.size, 1))
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    function = _register.library().anabranch_processes_gather
+    function.argtypes = (
+        ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p,
+        ctypes.c_int64,
+    )  # fmt: skip
+    # The call may be told of after this function has returned: its name must stay.
+    name = _names.setdefault(operation, operation.encode())
+    if function(name, mine, len(mine), everybody, text, _TEXT_BYTES):
+        raise ProcessError(text.value.decode(errors="replace"))
+    return [everybody.raw[i * len(mine) : (i + 1) * len(mine)] for i in range(group.size)]
+
+
+_names: dict[str, bytes] = {}
+
+
+def set_step(step: int) -> None:
+    """Tells the engine to which training step the calls from now on belong."""
+    function = _register.library().anabranch_processes_run
+    function.argtypes = (ctypes.c_int64,)
+    function.restype = None
+    function(step)
+
+
+def end() -> None:
+    """Ends MPI, with all ranks: a process that leaves without is taken for a failed one."""
+    if _group is not None and _group.size > 1:
+        if jax.distributed.is_initialized():
+            jax.distributed.shutdown()
+        ctypes.CDLL(str(module_path())).anabranch_mpi_end()
+
+
+def _start() -> Group:
+    path = module_path()
+    if not path.exists():
+        raise UsageError(
+            f"this build has no MPI ({path} does not exist): install libopenmpi-dev, or `pip install "
+            "mpich`, and build again"
+        )
+    module = ctypes.CDLL(str(path))
+    rank, size = ctypes.c_int64(), ctypes.c_int64()
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    if module.anabranch_mpi_start(
+        ctypes.byref(rank), ctypes.byref(size), text, ctypes.c_int64(_TEXT_BYTES)
+    ):
+        raise UsageError(text.value.decode(errors="replace"))
+    library = text.value.decode(errors="replace")
+    if size.value == 1 and launched() > 1:
+        raise UsageError(
+            f"the launcher started {launched()} processes, but {library}, which this build uses, "
+            "sees one: start them with its own mpirun"
+        )
+    if size.value > 1 and _register.library().anabranch_processes_start(
+        rank, size, module.anabranch_mpi_gather, text, ctypes.c_int64(_TEXT_BYTES)
+    ):
+        raise ProcessError(text.value.decode(errors="replace"))
+    return Group(rank.value, size.value, library)
+
+
+def _coordinator(group: Group) -> str:
+    """Address at which rank 0 will listen."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        mine = f"127.0.0.1:{probe.getsockname()[1]}"
+    return gather("start", mine.ljust(32).encode())[0].decode().strip()

@@ -40,13 +40,13 @@ _NAMES = {
     "Quantized": "anabranch.ops.quantize",
     "Recipe": "anabranch.ops.quantize",
 }
-_MODULES = ("data", "engine", "errors", "layers", "models", "ops", "recipes", "train")
+_MODULES = ("data", "engine", "errors", "interop", "layers", "models", "ops", "recipes", "train")
 
 __all__ = ["__version__", *_NAMES, *_MODULES]
 
 if TYPE_CHECKING:
     # ruff: noqa: F401
-    from anabranch import data, engine, errors, layers, models, ops, recipes, train
+    from anabranch import data, engine, errors, interop, layers, models, ops, recipes, train
     from anabranch.ops.attention import attention
     from anabranch.ops.balance import load_balancing_loss, router_z_loss, update_expert_bias
     from anabranch.ops.expert_parallel import ExpertParallel, ExpertParallelPlan

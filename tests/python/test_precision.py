@@ -7,6 +7,7 @@ import pytest
 
 from anabranch import recipes
 from anabranch.errors import UsageError
+from anabranch.ops.quantize import GEMMS
 from anabranch.recipes.precision import PrecisionConfig, describe
 from anabranch.train import precision
 from anabranch.train.step import init_state, make_train_step
@@ -26,6 +27,25 @@ def test_overrides_select_layers():
     assert names(PrecisionConfig("bf16", "last:9=fp8_block"), 2) == ["fp8_block"] * 2
 
 
+def gemm_names(config, layers=3):
+    return [
+        "bf16" if r is None else "/".join(r.gemm(g).name for g in GEMMS)
+        for r in config.layers(layers)
+    ]
+
+
+def test_overrides_select_products():
+    one = PrecisionConfig("mxfp8", "all.wgrad=bf16,last:1.dgrad=nvfp4,0=bf16,0.fprop=fp8_block")
+    assert gemm_names(one) == ["fp8_block/bf16/bf16", "mxfp8/mxfp8/bf16", "mxfp8/nvfp4/bf16"]
+    later = PrecisionConfig("bf16", "1.wgrad=nvfp4-sr,1=mxfp8,2.fprop=mxfp8,2.fprop=bf16")
+    assert gemm_names(later) == ["bf16", "mxfp8/mxfp8/mxfp8", "bf16"]
+    mixed = PrecisionConfig("mxfp8", "all.dgrad=nvfp4").layers(1)[0]
+    assert mixed.draws and mixed.has_tensor_scale
+    rows = dict(describe(PrecisionConfig("mxfp8", "all.wgrad=bf16"), 2))
+    assert rows["  dgrad  dx = dy w'"] == "dy mxfp8_e4m3; w mxfp8_e4m3"
+    assert rows["  wgrad  dw = x' dy"] == "x bf16, dy bf16"
+
+
 def test_recipes_need_bf16_products():
     with pytest.raises(UsageError, match="needs model.dtype bfloat16"):
         recipes.override(recipes.get("smoke"), ["precision.recipe=mxfp8", "model.dtype=float32"])
@@ -37,6 +57,7 @@ def test_recipes_need_bf16_products():
         ("precision.recipe=fp7", r"precision\.recipe='fp7'; must be one of bf16, mxfp8"),
         ("precision.recipe=mxfp8-sr", r"precision\.recipe='mxfp8-sr'; mxfp8 has no variation -sr"),
         ("precision.overrides=first:2=fp7", r"precision\.overrides: recipe='fp7'; must be one of"),
+        ("precision.overrides=all.up=bf16", r"='all\.up=bf16': must be .* \.fprop, \.dgrad or"),
         ("precision.overrides=first=bf16", r"precision\.overrides='first=bf16': must be first:N="),
     ],
 )

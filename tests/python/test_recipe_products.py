@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.ops.quantize import get_recipe, scope
+from anabranch.ops.quantize import GEMMS, by_gemm, get_recipe, scope
 from anabranch.ops.quantize.products import OPERANDS, recipe_gemm
 
 SIZES = (40, 0, 17, 64)
@@ -106,6 +106,38 @@ def test_linear_is_one_group():
     want = back_too(dy[:40])
     np.testing.assert_array_equal(dx, want[0])
     np.testing.assert_array_equal(dw, want[1][0])
+
+
+@pytest.mark.parametrize("name", ("mxfp8", "nvfp4"))
+def test_single_products_take_another_recipe(name):
+    x, w, dy = problem()
+    x, dy, w, key = x[:40], dy[:40], w[:1], jnp.arange(4, dtype=jnp.int32)
+    low = get_recipe(name)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(recipe):
+        given = (jnp.array([40]), key)
+        y, back = jax.vjp(
+            lambda x, w, probe: recipe_gemm(x, w, *given, probe, jnp.dtype(x.dtype), recipe),
+            x, w, jnp.zeros((6, 5)),
+        )  # fmt: skip
+        return y, *back(dy)
+
+    y, back = jax.vjp(lambda x, w: ab.linear(x, w, recipe="bf16"), x, w[0])
+    plain, lowered = (y, *back(dy)), run(low)
+    for index, gemm in enumerate(GEMMS):
+        *products, probe = run(by_gemm(**{**dict.fromkeys(GEMMS, low), gemm: None}))
+        alone = run(by_gemm(**{**dict.fromkeys(GEMMS), gemm: low}))
+        for other in range(3):
+            expected = (plain if other == index else lowered)[other]
+            np.testing.assert_array_equal(
+                products[other], np.reshape(expected, products[other].shape)
+            )
+        np.testing.assert_array_equal(alone[index], lowered[index])
+        rows = slice(2 * index, 2 * index + 2)
+        assert not np.asarray(probe)[rows].any()
+        np.testing.assert_array_equal(np.asarray(probe + alone[3]), lowered[3])
+    assert by_gemm(None, None, None) is None and by_gemm(low, low, low) == low
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -8,8 +8,8 @@ import re
 from typing import Any
 
 from anabranch.layers.config import check
+from anabranch.ops.quantize.recipe import GEMMS, by_gemm, get_recipe
 from anabranch.ops.quantize.recipe import Recipe as ProductRecipe
-from anabranch.ops.quantize.recipe import get_recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,8 @@ class PrecisionConfig:
 
     `recipe` is "bf16", "mxfp8", "mxfp8_hybrid", "fp8_block" or "nvfp4", with the variations of
     `anabranch.ops.quantize.get_recipe`. `overrides` gives layers another one: comma-separated
-    `first:N=RECIPE`, `last:N=RECIPE`, `I=RECIPE` or `I-J=RECIPE` (layers count from 0), later ones winning.
+    `first:N=RECIPE`, `last:N=RECIPE`, `I=RECIPE`, `I-J=RECIPE` (layers count from 0) or `all=RECIPE`, later
+    ones winning. With `.fprop`, `.dgrad` or `.wgrad` before the `=` only that product of those layers.
     """
 
     recipe: str = "bf16"
@@ -31,33 +32,54 @@ class PrecisionConfig:
         except ValueError as error:
             raise ValueError(str(error).removeprefix("precision: ")) from None
         for part in self.overrides.split(",") if self.overrides else ():
-            rule = "must be first:N=RECIPE, last:N=RECIPE, I=RECIPE or I-J=RECIPE, comma-separated"
+            rule = (
+                "must be first:N=RECIPE, last:N=RECIPE, I=RECIPE, I-J=RECIPE or all=RECIPE, "
+                "comma-separated; .fprop, .dgrad or .wgrad before the = selects a product"
+            )
             check(self, "overrides", _OVERRIDE.fullmatch(part) is not None, rule)
             get_recipe(part.partition("=")[2], "overrides")
 
     def layers(self, num_layers: int) -> tuple[ProductRecipe | None, ...]:
         """The recipe of each layer; None for bf16."""
-        recipes = [get_recipe(self.recipe)] * num_layers
+        chosen = [dict.fromkeys(GEMMS, get_recipe(self.recipe)) for _ in range(num_layers)]
         for part in self.overrides.split(",") if self.overrides else ():
             found: Any = _OVERRIDE.fullmatch(part)
             for index in _selected(found, num_layers):
-                recipes[index] = get_recipe(found["recipe"])
-        return tuple(recipes)
+                gemms = GEMMS if found["gemm"] is None else (found["gemm"],)
+                chosen[index] |= dict.fromkeys(gemms, get_recipe(found["recipe"]))
+        return tuple(by_gemm(**layer) for layer in chosen)
 
 
 _OVERRIDE = re.compile(
-    r"(?:(?P<end>first|last):(?P<count>\d+)|(?P<low>\d+)(?:-(?P<high>\d+))?)=(?P<recipe>[\w+-]+)"
+    r"(?:(?P<end>first|last):(?P<count>\d+)|(?P<low>\d+)(?:-(?P<high>\d+))?|all)"
+    r"(?:\.(?P<gemm>fprop|dgrad|wgrad))?=(?P<recipe>[\w+-]+)"
 )
 
 
 def _selected(found: re.Match[str], num_layers: int) -> range:
     layers = range(num_layers)
+    if found["end"] is None and found["low"] is None:
+        return layers
     if found["end"] == "first":
         return layers[: int(found["count"])]
     if found["end"] == "last":
         return layers[max(num_layers - int(found["count"]), 0) :]
     low = int(found["low"])
     return layers[low : int(found["high"] or low) + 1]
+
+
+def _products(recipe: ProductRecipe) -> list[tuple[str, str]]:
+    """Rows of the three products of a layer."""
+    fprop, dgrad, wgrad = map(recipe.gemm, GEMMS)
+    drawn = {True: ", stochastic", False: ""}
+    turned = ", Hadamard along tokens" if wgrad.hadamard else ""
+    backwards = f"dy {dgrad.dy}{drawn[dgrad.stochastic_gradients]}; w {dgrad.w}"
+    along_tokens = f"x {wgrad.x}, dy {wgrad.dy}{drawn[wgrad.stochastic_gradients]}{turned}"
+    return [
+        ("  fprop  y = x w", f"x {fprop.x}, w {fprop.w}"),
+        ("  dgrad  dx = dy w'", backwards),
+        ("  wgrad  dw = x' dy", along_tokens),
+    ]
 
 
 # The tensors of a training step, and what they are under a recipe.
@@ -89,12 +111,7 @@ def describe(precision: PrecisionConfig, num_layers: int) -> list[tuple[str, str
         if recipe is None:
             rows.append((f"{where}: all products", "bf16"))
             continue
-        gradients = recipe.dy + (", stochastic" if recipe.stochastic_gradients else "")
-        turned = ", Hadamard along tokens" if recipe.hadamard else ""
-        rows += [
-            (f"{where}: attention projections, dense, routed and shared FFN", recipe.name),
-            ("  fprop  y = x w", f"x {recipe.x}, w {recipe.w}"),
-            ("  dgrad  dx = dy w'", f"dy {gradients}; w {recipe.w}"),
-            ("  wgrad  dw = x' dy", f"x {recipe.x}, dy {gradients}{turned}"),
-        ]
+        names = list(dict.fromkeys(recipe.gemm(gemm).name for gemm in GEMMS))
+        what = f"{where}: attention projections, dense, routed and shared FFN"
+        rows += [(what, " and ".join(names)), *_products(recipe)]
     return [*rows, *HIGH_PRECISION] if precision.recipe != "bf16" or precision.overrides else rows

@@ -57,7 +57,7 @@ def _forward(
     recipe: Recipe,
     leaves: int,
 ) -> tuple[jax.Array, Any]:
-    counted = probe.shape[1] > 0
+    counted, recipe = probe.shape[1] > 0, recipe.gemm("fprop")
     x_values, x_scale, x_sums = round_trip(x, sizes, recipe.x, 1, recipe, counted)
     w_values, w_scale, w_sums = _weights(w, 0, recipe, counted)
     y = _rescaled(
@@ -70,28 +70,54 @@ def _forward(
 def _backward(dtype: Any, recipe: Recipe, leaves: int, kept: Any, dy: jax.Array) -> Any:
     x, w, sizes, key, sums = kept
     counted = sums[0].shape[0] > 0
+    dx, sums_dgrad = _dgrad(w, sizes, key, dy, x.dtype, recipe.gemm("dgrad"), counted)
+    dw, sums_wgrad = _wgrad(x, sizes, key, dy, recipe.gemm("wgrad"), counted, leaves)
+    return dx, dw.astype(w.dtype), None, None, jnp.stack([*sums, *sums_dgrad, *sums_wgrad])
+
+
+def _dgrad(
+    w: jax.Array,
+    sizes: jax.Array,
+    key: jax.Array,
+    dy: jax.Array,
+    dtype: Any,
+    recipe: Recipe,
+    counted: bool,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     stochastic = key if recipe.stochastic_gradients else None
     dy_values, dy_scale, dy_sums = round_trip(
         dy, sizes, recipe.dy, 1, recipe, counted, _subkey(stochastic, 0)
     )
     w_values, w_scale, w_sums = _weights(w, 1, recipe, counted)
     dx = _rescaled(
-        recipe, sizes, dy_scale * w_scale, x.dtype,
+        recipe, sizes, dy_scale * w_scale, dtype,
         lambda computed: grouped_gemm_dgrad(dy_values, w_values, sizes, computed, "bfloat16"),
     )  # fmt: skip
+    return dx, (dy_sums, w_sums)
+
+
+def _wgrad(
+    x: jax.Array,
+    sizes: jax.Array,
+    key: jax.Array,
+    dy: jax.Array,
+    recipe: Recipe,
+    counted: bool,
+    leaves: int,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    stochastic = key if recipe.stochastic_gradients else None
     tokens = sizes
     if recipe.hadamard:
         x, dy = (random_hadamard(rows, sizes) for rows in (x, dy))
         tokens = -(-sizes // _HADAMARD_ROWS) * _HADAMARD_ROWS
     x_values, x_scale, x_sums = round_trip(x, tokens, recipe.x, 0, recipe, counted)
-    dy_values, dy_scale, dy_sums_wgrad = round_trip(
+    dy_values, dy_scale, dy_sums = round_trip(
         dy, tokens, recipe.dy, 0, recipe, counted, _subkey(stochastic, 1)
     )
     dw = grouped_gemm_wgrad(x_values, dy_values, tokens, jnp.float32, "bfloat16", leaves)
-    if FORMATS[recipe.x].has_tensor_scale:
+    if recipe.has_tensor_scale:
         dw = dw * (x_scale * dy_scale)[:, None, None]
-    statistics = jnp.stack([*sums, dy_sums, w_sums, x_sums, dy_sums_wgrad])
-    return dx, dw.astype(w.dtype), None, None, statistics
+    return dw, (x_sums, dy_sums)
 
 
 recipe_gemm.defvjp(_forward, _backward)
@@ -109,7 +135,7 @@ def _rescaled(
     recipe: Recipe, sizes: jax.Array, scale: jax.Array, dtype: Any, run: Any
 ) -> jax.Array:
     """`run(dtype)`, or its f32 rows times the scale of their group where there are tensor scales."""
-    if not FORMATS[recipe.x].has_tensor_scale:
+    if not recipe.has_tensor_scale:
         return run(dtype)
     y = run(jnp.float32)
     rows = jnp.repeat(scale, sizes, total_repeat_length=y.shape[0])
@@ -138,8 +164,11 @@ def round_trip(
 
     Blocks lie along axis 1 (of a row) or 0 (of a group's tokens). With a key, i32 [4], rounding is
     stochastic. Returns bf16 [M, N] without tensor scales, those f32 [G], and the sums of
-    STATISTICS f32 [5], or [0] unless counted.
+    STATISTICS f32 [5], or [0] unless counted: 0 for "bf16", where nothing is quantised.
     """
+    if format == "bf16":
+        sums = jnp.zeros(len(STATISTICS) if counted else 0, jnp.float32)
+        return x.astype(jnp.bfloat16), jnp.ones(sizes.shape, jnp.float32), sums
     return _register.call(
         "quantize_dequantize",
         [

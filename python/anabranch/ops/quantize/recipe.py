@@ -9,6 +9,9 @@ from typing import Any
 
 from anabranch.ops.quantize.formats import FORMATS, SCALE_MODES
 
+# y = x w, dx = dy w', dw = x' dy.
+GEMMS = ("fprop", "dgrad", "wgrad")
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -16,7 +19,8 @@ class Recipe:
 
     Both copies of an operand, blocks along one axis and along the other, are quantised from high
     precision. `stochastic_gradients` rounds dy stochastically in both copies; `hadamard` transforms x
-    and dy of wgrad along tokens first (NVFP4). Sums are f32.
+    and dy of wgrad along tokens first (NVFP4). Sums are f32. `gemms` gives products of GEMMS another
+    recipe, as in `(("wgrad", BF16),)`; `by_gemm` makes such recipes.
     """
 
     name: str
@@ -26,9 +30,15 @@ class Recipe:
     scale_mode: str = "rceil"
     stochastic_gradients: bool = False
     hadamard: bool = False
+    gemms: tuple[tuple[str, Recipe], ...] = ()
 
     def __post_init__(self) -> None:
         """Checks the names."""
+        for name, _ in self.gemms:
+            if name not in GEMMS:
+                raise ValueError(f"Recipe: gemms={name!r}; must be one of {', '.join(GEMMS)}")
+        if (self.x, self.w, self.dy) == ("bf16",) * 3:
+            return
         for field in ("x", "w", "dy"):
             if getattr(self, field) not in FORMATS:
                 raise ValueError(
@@ -39,6 +49,24 @@ class Recipe:
                 f"Recipe: scale_mode={self.scale_mode!r}; must be one of {', '.join(SCALE_MODES)}"
             )
 
+    def gemm(self, name: str) -> Recipe:
+        """The recipe of one product of GEMMS."""
+        return dict(self.gemms).get(name, self)
+
+    @property
+    def draws(self) -> bool:
+        """Whether any product rounds stochastically."""
+        return any(self.gemm(name).stochastic_gradients for name in ("dgrad", "wgrad"))
+
+    @property
+    def has_tensor_scale(self) -> bool:
+        """Whether any product's operands have a scale of the whole tensor (NVFP4)."""
+        formats = (self.gemm(name).x for name in GEMMS)
+        return any(format != "bf16" and FORMATS[format].has_tensor_scale for format in formats)
+
+
+# A product that takes its operands as bf16 among others that do not; no layer's recipe on its own.
+BF16 = Recipe("bf16", "bf16", "bf16", "bf16")
 
 # arXiv 2506.08027 and Transformer Engine (E4M3 everywhere; hybrid: E5M2 gradients), arXiv 2412.19437,
 # arXiv 2509.25149.
@@ -80,3 +108,13 @@ def get_recipe(recipe: Any, op: str = "recipe") -> Recipe | None:
         else:
             raise ValueError(f"{op}: recipe={recipe!r}; {match[1]} has no variation {sign}{word}")
     return dataclasses.replace(found, name=recipe)
+
+
+def by_gemm(fprop: Recipe | None, dgrad: Recipe | None, wgrad: Recipe | None) -> Recipe | None:
+    """One recipe of three for single products; None stands for bf16, also as the result."""
+    base = fprop or dgrad or wgrad
+    if base is None:
+        return None
+    pairs = zip(GEMMS, (fprop, dgrad, wgrad), strict=True)
+    others = tuple((name, recipe or BF16) for name, recipe in pairs if recipe != base)
+    return dataclasses.replace(base, gemms=others)

@@ -89,8 +89,8 @@ def next_product(dtype: jnp.dtype) -> Product | None:
     current.products += 1
     of_run = current.run
     recipe = of_run.recipes[current.index]
-    draws = recipe.stochastic_gradients  # Philox in the graph only where it is used
-    key = key_words(derive_key(of_run.key, current.index, number) if draws else None)
+    # Philox in the graph only where it is used.
+    key = key_words(derive_key(of_run.key, current.index, number) if recipe.draws else None)
     return Product(recipe, key, of_run.probes[current.index, number])
 
 

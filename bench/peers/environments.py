@@ -51,9 +51,7 @@ def install(folder: Path, name: str, python: str | None) -> None:
     target = folder / name
     if (target / _stamp(name)).exists():
         return
-    interpreter = python or next((found for p in _PYTHONS if (found := _working(p))), None)
-    if interpreter is None:
-        raise MissingEnvironment(f"none of {', '.join(_PYTHONS)} works: name one with --python")
+    interpreter = python or find_interpreter()
     print(f"peers: making the environment {name} in {folder}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     # Run from elsewhere: the peers' modules beside this script must not hide a package's.
@@ -68,6 +66,30 @@ def install(folder: Path, name: str, python: str | None) -> None:
 
 def _stamp(name: str) -> str:
     return f".peers-{hashlib.sha256(repr(REQUIREMENTS[name]).encode()).hexdigest()[:12]}"
+
+
+def find_interpreter() -> str:
+    """A Python that makes the environments: on the path, or kept by pyenv but not on the path.
+
+    Raises:
+      MissingEnvironment: there is none.
+    """
+    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for name in _PYTHONS:
+        version = name.removeprefix("python")
+        others = sorted(kept.glob(f"{version}.*/bin/{name}"), key=_patch_number, reverse=True)
+        for candidate in (name, *map(str, others)):
+            if found := _working(candidate):
+                return found
+    raise MissingEnvironment(
+        f"none of {', '.join(_PYTHONS)} works, nor does one in {kept}: name one with --python"
+    )
+
+
+def _patch_number(path: Path) -> int:
+    """3.12.10 after 3.12.9; -1 for a development version."""
+    last = path.parts[-3].rsplit(".", 1)[-1]
+    return int(last) if last.isdigit() else -1
 
 
 def _working(python: str) -> str | None:

@@ -4,24 +4,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/element.h"
 #include "comm/expert_parallel/combine.h"
 #include "comm/expert_parallel/dispatch.h"
 #include "comm/expert_parallel/plan.h"
 
 namespace anabranch::expert_parallel {
 namespace {
-
-float Load(const ConstTensorView& view, int64_t index) {
-  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
-}
-
-void Store(const TensorView& view, int64_t index, float value) {
-  if (view.dtype() == DType::kBF16) {
-    view.as<BF16>()[index] = ToBF16(value);
-  } else {
-    view.as<float>()[index] = value;
-  }
-}
 
 // Where rank's slots go, by PlanReference.
 struct Slots {

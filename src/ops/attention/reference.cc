@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/element.h"
 #include "ops/attention/attention.h"
 
 namespace anabranch {
@@ -12,24 +13,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double At(ConstTensorView view, int64_t index) {
-  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
-}
-void Put(TensorView view, int64_t index, double value) {
-  const float narrow = static_cast<float>(value);
-  if (view.dtype() == DType::kBF16) {
-    view.as<BF16>()[index] = ToBF16(narrow);
-  } else {
-    view.as<float>()[index] = narrow;
-  }
-}
 // Index of the first element of row (b, s, head) of a [B,S,heads,size] array.
 int64_t Row(ConstTensorView view, int64_t b, int64_t s, int64_t head) {
   return ((b * view.size(1) + s) * view.size(2) + head) * view.size(3);
 }
 double Dot(ConstTensorView x, int64_t i, ConstTensorView y, int64_t j) {
   double sum = 0;
-  for (int64_t d = 0; d < x.size(3); ++d) sum += At(x, i + d) * At(y, j + d);
+  for (int64_t d = 0; d < x.size(3); ++d) sum += Load(x, i + d) * Load(y, j + d);
   return sum;
 }
 
@@ -79,13 +69,13 @@ Status AttentionReference(const AttentionArgs& args) {
   const int64_t length = args.query.size(1), heads = args.query.size(2);
   std::vector<double> shares(length);
   ForEachQuery(args, [&](int64_t b, int64_t s, int64_t n, int64_t m) {
-    Put(args.log_sum_exp, (b * heads + n) * length + s, Softmax(args, b, s, n, &shares));
+    Store(args.log_sum_exp, (b * heads + n) * length + s, Softmax(args, b, s, n, &shares));
     for (int64_t d = 0; d < args.value.size(3); ++d) {
       double sum = 0;
       for (int64_t t = 0; t < length; ++t) {
-        if (shares[t] != 0) sum += shares[t] * At(args.value, Row(args.value, b, t, m) + d);
+        if (shares[t] != 0) sum += shares[t] * Load(args.value, Row(args.value, b, t, m) + d);
       }
-      Put(args.output, Row(args.output, b, s, n) + d, sum);
+      Store(args.output, Row(args.output, b, s, n) + d, sum);
     }
   });
   return Status::Ok();
@@ -108,17 +98,17 @@ Status AttentionGradReference(const AttentionGradArgs& args) {
       const double grad = args.scale * shares[t] * (share_grads[t] - mean);
       const int64_t key = Row(args.key, b, t, m), value = Row(args.value, b, t, m);
       for (int64_t d = 0; d < args.query.size(3); ++d) {
-        query_grad[query + d] += grad * At(args.key, key + d);
-        key_grad[key + d] += grad * At(args.query, query + d);
+        query_grad[query + d] += grad * Load(args.key, key + d);
+        key_grad[key + d] += grad * Load(args.query, query + d);
       }
       for (int64_t d = 0; d < args.value.size(3); ++d) {
-        value_grad[value + d] += shares[t] * At(args.output_grad, out + d);
+        value_grad[value + d] += shares[t] * Load(args.output_grad, out + d);
       }
     }
   });
-  for (size_t i = 0; i < query_grad.size(); ++i) Put(args.query_grad, i, query_grad[i]);
-  for (size_t i = 0; i < key_grad.size(); ++i) Put(args.key_grad, i, key_grad[i]);
-  for (size_t i = 0; i < value_grad.size(); ++i) Put(args.value_grad, i, value_grad[i]);
+  for (size_t i = 0; i < query_grad.size(); ++i) Store(args.query_grad, i, query_grad[i]);
+  for (size_t i = 0; i < key_grad.size(); ++i) Store(args.key_grad, i, key_grad[i]);
+  for (size_t i = 0; i < value_grad.size(); ++i) Store(args.value_grad, i, value_grad[i]);
   return Status::Ok();
 }
 

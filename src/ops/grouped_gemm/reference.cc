@@ -1,26 +1,14 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "base/element.h"
 #include "ops/grouped_gemm/arguments.h"
 #include "ops/grouped_gemm/grouped_gemm.h"
 
 namespace anabranch {
 namespace {
 
-float Load(const ConstTensorView& view, int64_t index) {
-  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
-}
-
-// An element as the product sees it: rounded to the multiplicand type.
+// An element as the product sees it: rounded to the multiplicand type, and an f32 like the sum.
 float LoadAs(DType multiplicand, const ConstTensorView& view, int64_t index) {
-  const float value = Load(view, index);
-  return multiplicand == DType::kBF16 ? ToFloat(ToBF16(value)) : value;
-}
-
-void Save(const TensorView& view, int64_t index, float value) {
-  if (view.dtype() == DType::kBF16) {
-    view.as<BF16>()[index] = ToBF16(value);
-  } else {
-    view.as<float>()[index] = value;
-  }
+  return static_cast<float>(Round(multiplicand, Load(view, index)));
 }
 
 // Calls row(r, g) for every row of every group, then row(r, -1) for the rows of none.
@@ -40,13 +28,14 @@ Status GroupedGemmReference(const GroupedGemmArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
   const int64_t k = problem.k;
   const int64_t n = problem.n;
+  const DType type = problem.multiplicand;
   ForEachRow(problem, [&](int64_t r, int64_t g) {
     for (int64_t j = 0; j < n; ++j) {
       float sum = 0;
       for (int64_t i = 0; g >= 0 && i < k; ++i) {
-        sum += Load(args.x, r * k + i) * LoadAs(problem.multiplicand, args.w, (g * k + i) * n + j);
+        sum += LoadAs(type, args.x, r * k + i) * LoadAs(type, args.w, (g * k + i) * n + j);
       }
-      Save(args.y, r * n + j, sum);
+      Store(args.y, r * n + j, sum);
     }
   });
   return Status::Ok();
@@ -57,13 +46,14 @@ Status GroupedGemmDgradReference(const GroupedGemmDgradArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
   const int64_t k = problem.k;
   const int64_t n = problem.n;
+  const DType type = problem.multiplicand;
   ForEachRow(problem, [&](int64_t r, int64_t g) {
     for (int64_t i = 0; i < k; ++i) {
       float sum = 0;
       for (int64_t j = 0; g >= 0 && j < n; ++j) {
-        sum += Load(args.dy, r * n + j) * LoadAs(problem.multiplicand, args.w, (g * k + i) * n + j);
+        sum += LoadAs(type, args.dy, r * n + j) * LoadAs(type, args.w, (g * k + i) * n + j);
       }
-      Save(args.dx, r * k + i, sum);
+      Store(args.dx, r * k + i, sum);
     }
   });
   return Status::Ok();
@@ -74,6 +64,7 @@ Status GroupedGemmWgradReference(const GroupedGemmWgradArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(Validate(args, &problem));
   const int64_t k = problem.k;
   const int64_t n = problem.n;
+  const DType type = problem.multiplicand;
   int64_t begin = 0;
   for (int64_t g = 0; g < problem.num_groups; ++g) {
     const int64_t end = begin + problem.group_sizes[g];
@@ -81,9 +72,9 @@ Status GroupedGemmWgradReference(const GroupedGemmWgradArgs& args) {
       for (int64_t j = 0; j < n; ++j) {
         float sum = 0;
         for (int64_t r = begin; r < end; ++r) {
-          sum += Load(args.x, r * k + i) * Load(args.dy, r * n + j);
+          sum += LoadAs(type, args.x, r * k + i) * LoadAs(type, args.dy, r * n + j);
         }
-        Save(args.dw, (g * k + i) * n + j, sum);
+        Store(args.dw, (g * k + i) * n + j, sum);
       }
     }
     begin = end;

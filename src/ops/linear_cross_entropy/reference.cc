@@ -4,26 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "base/element.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace anabranch {
 namespace {
-
-double At(ConstTensorView view, int64_t index) {
-  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
-}
-void Put(TensorView view, int64_t index, double value) {
-  const float narrow = static_cast<float>(value);
-  if (view.dtype() == DType::kBF16) {
-    view.as<BF16>()[index] = ToBF16(narrow);
-  } else {
-    view.as<float>()[index] = narrow;
-  }
-}
-double Round(DType dtype, double value) {
-  const float narrow = static_cast<float>(value);
-  return dtype == DType::kBF16 ? ToFloat(ToBF16(narrow)) : narrow;
-}
 
 template <typename Args>
 std::vector<double> Logits(const Args& args, int64_t token) {
@@ -31,8 +16,8 @@ std::vector<double> Logits(const Args& args, int64_t token) {
   std::vector<double> logits(vocabulary, 0.0);
   for (int64_t h = 0; h < hidden; ++h) {
     for (int64_t v = 0; v < vocabulary; ++v) {
-      logits[v] +=
-          At(args.x, token * hidden + h) * Round(args.x.dtype(), At(args.w, h * vocabulary + v));
+      logits[v] += Load(args.x, token * hidden + h) *
+                   Round(args.x.dtype(), Load(args.w, h * vocabulary + v));
     }
   }
   return logits;
@@ -43,16 +28,16 @@ std::vector<double> Logits(const Args& args, int64_t token) {
 Status LinearCrossEntropyReference(const LinearCrossEntropyArgs& args) {
   for (int64_t t = 0; t < args.x.size(0); ++t) {
     const int32_t label = args.labels.as<int32_t>()[t];
-    Put(args.loss, t, 0);
-    Put(args.normaliser, t, 0);
+    Store(args.loss, t, 0);
+    Store(args.normaliser, t, 0);
     if (label == args.ignore_index) continue;
     const std::vector<double> logits = Logits(args, t);
     const double top = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (double logit : logits) sum += std::exp(logit - top);
     const double normaliser = top + std::log(sum);
-    Put(args.normaliser, t, normaliser);
-    Put(args.loss, t, normaliser - logits[label] + args.z_loss * normaliser * normaliser);
+    Store(args.normaliser, t, normaliser);
+    Store(args.loss, t, normaliser - logits[label] + args.z_loss * normaliser * normaliser);
   }
   return Status::Ok();
 }
@@ -76,13 +61,13 @@ Status LinearCrossEntropyGradReference(const LinearCrossEntropyGradArgs& args) {
       double x_grad = 0;
       for (int64_t v = 0; v < vocabulary && !ignored; ++v) {
         const int64_t at = h * vocabulary + v;
-        x_grad += grad[v] * Round(type, At(args.w, at));
-        w_grad[at] += grad[v] * At(args.x, t * hidden + h);
+        x_grad += grad[v] * Round(type, Load(args.w, at));
+        w_grad[at] += grad[v] * Load(args.x, t * hidden + h);
       }
-      Put(args.x_grad, t * hidden + h, x_grad);
+      Store(args.x_grad, t * hidden + h, x_grad);
     }
   }
-  for (int64_t i = 0; i < args.w.num_elements(); ++i) Put(args.w_grad, i, w_grad[i]);
+  for (int64_t i = 0; i < args.w.num_elements(); ++i) Store(args.w_grad, i, w_grad[i]);
   return Status::Ok();
 }
 

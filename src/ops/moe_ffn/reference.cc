@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/element.h"
 #include "ops/moe_ffn/moe_ffn.h"
 
 namespace anabranch {
@@ -38,22 +39,6 @@ std::array<double, 3> Activate(tile::Activation activation, double gate, double 
   return {};
 }
 
-double At(ConstTensorView view, int64_t index) {
-  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
-}
-void Put(TensorView view, int64_t index, double value) {
-  const float narrow = static_cast<float>(value);
-  if (view.dtype() == DType::kBF16) {
-    view.as<BF16>()[index] = ToBF16(narrow);
-  } else {
-    view.as<float>()[index] = narrow;
-  }
-}
-double Round(DType dtype, double value) {
-  const float narrow = static_cast<float>(value);
-  return dtype == DType::kBF16 ? ToFloat(ToBF16(narrow)) : narrow;
-}
-
 // Calls visit(expert, row, token, slot), experts ascending.
 template <typename Args, typename Visit>
 void ForEachSlot(const Args& args, const Visit& visit) {
@@ -83,25 +68,25 @@ Status MoeFfnReference(const MoeFfnArgs& args) {
       double gate = 0, up = 0;
       for (int64_t i = 0; i < hidden; ++i) {
         const int64_t at = (e * hidden + i) * width + f;
-        gate += At(args.x, token * hidden + i) * Round(type, At(args.w_gate, at));
-        up += At(args.x, token * hidden + i) * Round(type, At(args.w_up, at));
+        gate += Load(args.x, token * hidden + i) * Round(type, Load(args.w_gate, at));
+        up += Load(args.x, token * hidden + i) * Round(type, Load(args.w_up, at));
       }
       gate = Round(type, gate);
       up = Round(type, up);
       h[f] = Round(type, Activate(args.activation, gate, up)[0]);
       if (args.gate_up.num_elements() == 0) continue;
-      Put(args.gate_up, row * 2 * saved + f, gate);
-      Put(args.gate_up, row * 2 * saved + saved + f, up);
+      Store(args.gate_up, row * 2 * saved + f, gate);
+      Store(args.gate_up, row * 2 * saved + saved + f, up);
     }
     for (int64_t i = 0; i < hidden; ++i) {
       double out = 0;
       for (int64_t f = 0; f < width; ++f) {
-        out += h[f] * Round(type, At(args.w_down, (e * width + f) * hidden + i));
+        out += h[f] * Round(type, Load(args.w_down, (e * width + f) * hidden + i));
       }
       sum[token * hidden + i] += Round(type, args.weights.as<float>()[slot] * out);
     }
   });
-  for (int64_t i = 0; i < args.y.num_elements(); ++i) Put(args.y, i, sum[i]);
+  for (int64_t i = 0; i < args.y.num_elements(); ++i) Store(args.y, i, sum[i]);
   return Status::Ok();
 }
 
@@ -111,46 +96,46 @@ Status MoeFfnGradReference(const MoeFfnGradArgs& args) {
   const int64_t saved = MoeFfnSavedColumns(type, width), count = args.w_gate.num_elements();
   std::vector<double> x_grad(args.x.num_elements(), 0.0), gate_grad(count, 0.0);
   std::vector<double> up_grad(count, 0.0), down_grad(count, 0.0), dg(width), du(width);
-  for (int64_t i = 0; i < args.weights_grad.num_elements(); ++i) Put(args.weights_grad, i, 0);
+  for (int64_t i = 0; i < args.weights_grad.num_elements(); ++i) Store(args.weights_grad, i, 0);
   ForEachSlot(args, [&](int64_t e, int64_t row, int64_t token, int64_t slot) {
     const double weight = args.weights.as<float>()[slot];
     double weight_grad = 0;
     for (int64_t f = 0; f < width; ++f) {
       double grad = 0;  // d(loss)/d(hidden) before the routing weight
       for (int64_t i = 0; i < hidden; ++i) {
-        grad += At(args.y_grad, token * hidden + i) *
-                Round(type, At(args.w_down, (e * width + f) * hidden + i));
+        grad += Load(args.y_grad, token * hidden + i) *
+                Round(type, Load(args.w_down, (e * width + f) * hidden + i));
       }
       const auto [value, gate_slope, up_slope] =
-          Activate(args.activation, At(args.gate_up, row * 2 * saved + f),
-                   At(args.gate_up, row * 2 * saved + saved + f));
+          Activate(args.activation, Load(args.gate_up, row * 2 * saved + f),
+                   Load(args.gate_up, row * 2 * saved + saved + f));
       const double h = Round(type, value);
       weight_grad += grad * h;
       dg[f] = Round(type, weight * grad * gate_slope);
       du[f] = Round(type, weight * grad * up_slope);
       for (int64_t i = 0; i < hidden; ++i) {
         const int64_t at = (e * hidden + i) * width + f;
-        gate_grad[at] += At(args.x, token * hidden + i) * dg[f];
-        up_grad[at] += At(args.x, token * hidden + i) * du[f];
+        gate_grad[at] += Load(args.x, token * hidden + i) * dg[f];
+        up_grad[at] += Load(args.x, token * hidden + i) * du[f];
         down_grad[(e * width + f) * hidden + i] +=
-            Round(type, weight * h) * At(args.y_grad, token * hidden + i);
+            Round(type, weight * h) * Load(args.y_grad, token * hidden + i);
       }
     }
-    Put(args.weights_grad, slot, weight_grad);
+    Store(args.weights_grad, slot, weight_grad);
     for (int64_t i = 0; i < hidden; ++i) {
       double dx = 0;
       for (int64_t f = 0; f < width; ++f) {
         const int64_t at = (e * hidden + i) * width + f;
-        dx += dg[f] * Round(type, At(args.w_gate, at)) + du[f] * Round(type, At(args.w_up, at));
+        dx += dg[f] * Round(type, Load(args.w_gate, at)) + du[f] * Round(type, Load(args.w_up, at));
       }
       x_grad[token * hidden + i] += Round(type, dx);
     }
   });
-  for (int64_t i = 0; i < args.x_grad.num_elements(); ++i) Put(args.x_grad, i, x_grad[i]);
+  for (int64_t i = 0; i < args.x_grad.num_elements(); ++i) Store(args.x_grad, i, x_grad[i]);
   for (int64_t i = 0; i < count; ++i) {
-    Put(args.w_gate_grad, i, gate_grad[i]);
-    Put(args.w_up_grad, i, up_grad[i]);
-    Put(args.w_down_grad, i, down_grad[i]);
+    Store(args.w_gate_grad, i, gate_grad[i]);
+    Store(args.w_up_grad, i, up_grad[i]);
+    Store(args.w_down_grad, i, down_grad[i]);
   }
   return Status::Ok();
 }

@@ -4,26 +4,11 @@
 #include <numeric>
 #include <vector>
 
+#include "base/element.h"
 #include "ops/ragged_plan/ragged_plan.h"
 #include "ops/ragged_plan/rows.h"
 
 namespace anabranch {
-namespace {
-
-float Load(const ConstTensorView& view, int64_t index) {
-  return view.dtype() == DType::kBF16 ? ToFloat(view.as<BF16>()[index]) : view.as<float>()[index];
-}
-
-void Store(const TensorView& view, int64_t index, float value) {
-  if (view.dtype() == DType::kBF16) {
-    view.as<BF16>()[index] = ToBF16(value);
-  } else {
-    view.as<float>()[index] = value;
-  }
-}
-
-}  // namespace
-
 void RaggedPlanReference(const RaggedPlanArgs& args) {
   const int32_t* experts = args.experts.as<int32_t>();
   const int64_t num_slots = args.experts.num_elements();
@@ -77,7 +62,7 @@ void CombineRowsReference(const CombineRowsArgs& args) {
       float sum = 0.0f;
       for (int64_t slot : order) {
         if (slot_row[slot] < 0) continue;
-        const float value = Load(args.rows, slot_row[slot] * hidden + h);
+        const auto value = static_cast<float>(Load(args.rows, slot_row[slot] * hidden + h));
         const bool weighted = args.weights.has_value();
         sum += weighted ? args.weights.as<float>()[token * topk + slot] * value : value;
       }
@@ -94,7 +79,7 @@ void CombineRowsGradReference(const CombineRowsGradArgs& args) {
     const int64_t row = args.slot_row.as<int32_t>()[slot];
     double product = 0.0;
     for (int64_t h = 0; h < hidden && row >= 0; ++h) {
-      const float d_y = Load(args.d_y, slot / topk * hidden + h);
+      const auto d_y = static_cast<float>(Load(args.d_y, slot / topk * hidden + h));
       product += static_cast<double>(d_y) * Load(args.rows, row * hidden + h);
       Store(args.d_rows, row * hidden + h, args.weights.as<float>()[slot] * d_y);
     }

@@ -2,11 +2,9 @@
 #ifndef ANABRANCH_FFI_FFI_SUPPORT_H_
 #define ANABRANCH_FFI_FFI_SUPPORT_H_
 
-#include <cstdlib>
-#include <memory>
 
-#include "base/context.h"
 #include "base/executor.h"
+#include "base/scratch_block.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
 #include "xla/ffi/api/ffi.h"
@@ -37,30 +35,6 @@ ConstTensorView View(const xffi::AnyBuffer& buffer);
 TensorView View(xffi::Result<xffi::AnyBuffer>& buffer);
 
 xffi::Error ToError(const Status& status);
-
-// Caller-owned scratch for one call; 64-byte aligned, never zero-filled.
-class ScratchBlock {
- public:
-  explicit ScratchBlock(int64_t bytes)
-      : block_(bytes == 0 ? nullptr
-                          : std::aligned_alloc(kCacheLineBytes, RoundUp(bytes, kCacheLineBytes))),
-        bytes_(bytes) {}
-  ~ScratchBlock() { std::free(block_); }
-  ScratchBlock(const ScratchBlock&) = delete;
-  ScratchBlock& operator=(const ScratchBlock&) = delete;
-
-  // kResourceExhausted when the allocation failed.
-  Status status(const char* op) const {
-    if (bytes_ == 0 || block_ != nullptr) return Status::Ok();
-    return MakeStatus(StatusCode::kResourceExhausted, op, ": no memory for ", bytes_,
-                      " bytes of scratch");
-  }
-  Context context(Executor* executor) const { return Context{executor, block_, bytes_}; }
-
- private:
-  void* block_;
-  int64_t bytes_;
-};
 
 }  // namespace anabranch::ffi
 

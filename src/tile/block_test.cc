@@ -4,25 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <vector>
 
+#include "base/poisoned_scratch.h"
 namespace anabranch::tile {
 namespace {
-
-struct FreeBlock {
-  void operator()(void* block) const { std::free(block); }
-};
-using AlignedBlock = std::unique_ptr<void, FreeBlock>;
-
-AlignedBlock Allocate(int64_t bytes) {
-  void* block = std::aligned_alloc(64, RoundUp(std::max<int64_t>(bytes, 1), 64));
-  std::memset(block, 0x7f, bytes);  // NaN-like junk: nothing may be read before it is written
-  return AlignedBlock(block);
-}
 
 TEST(RowTileTest, TilesAreBalancedAndCoverEveryRowOnce) {
   for (int64_t rows = 1; rows < 200; ++rows) {
@@ -72,21 +60,21 @@ void CheckBlock(const KernelTable& kernels, Shape shape, DType dtype, int64_t fi
   const Matrix<In> a(shape.rows, shape.a + first, 1);
   const Matrix<In> b(shape.rows, shape.b + first, 2);
   const int64_t pitch = shape.b + first;
-  const AlignedBlock out = Allocate(shape.a * pitch * sizeof(Out));
-  const AlignedBlock scratch = Allocate(TransposedProductScratchBytes(dtype, shape.rows, shape.a));
+  const PoisonedScratch out(shape.a * pitch * sizeof(Out));
+  const PoisonedScratch scratch(TransposedProductScratchBytes(dtype, shape.rows, shape.a));
   const std::vector<std::byte> before(
-      static_cast<std::byte*>(out.get()),
-      static_cast<std::byte*>(out.get()) + shape.a * pitch * sizeof(Out));
+      static_cast<std::byte*>(out.data()),
+      static_cast<std::byte*>(out.data()) + shape.a * pitch * sizeof(Out));
   TransposedProductBlock(
       kernels,
       {a.pointers.data(), b.pointers.data(), shape.rows, kDTypeOf<In>, kDTypeOf<In>, dtype, first,
-       shape.a, first, shape.b, out.get(), kDTypeOf<Out>, pitch},
-      scratch.get());
+       shape.a, first, shape.b, out.data(), kDTypeOf<Out>, pitch},
+      scratch.data());
   StreamFence();
   // gamma_n of a sum of n products in any order, and the rounding of the result.
   const double unit = std::ldexp(1.0, -24);
   const double result_unit = sizeof(Out) == 2 ? std::ldexp(1.0, -8) : unit;
-  const Out* values = static_cast<const Out*>(out.get());
+  const Out* values = static_cast<const Out*>(out.data());
   for (int64_t i = 0; i < shape.a; ++i) {
     for (int64_t j = 0; j < shape.b; ++j) {
       double sum = 0;

@@ -4,25 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <vector>
 
+#include "base/poisoned_scratch.h"
 namespace anabranch::tile {
 namespace {
-
-struct FreeBlock {
-  void operator()(void* block) const { std::free(block); }
-};
-using AlignedBlock = std::unique_ptr<void, FreeBlock>;
-
-AlignedBlock Allocate(int64_t bytes) {
-  void* block = std::aligned_alloc(64, RoundUp(std::max<int64_t>(bytes, 1), 64));
-  std::memset(block, 0x7f, bytes);  // NaN-like junk: nothing may be read before it is written
-  return AlignedBlock(block);
-}
 
 template <typename T>
 struct Matrix {
@@ -67,13 +55,13 @@ struct Problem {
   template <typename Out = float>
   std::vector<Out> Tree(int64_t first, const std::vector<int64_t>& begin) const {
     const int leaves = static_cast<int>(begin.size()) - 1;
-    const AlignedBlock out = Allocate(num_a * num_b * sizeof(Out));
-    const AlignedBlock scratch =
-        Allocate(TransposedTreeScratchBytes(kDTypeOf<T>, begin.back(), num_a, leaves));
-    TransposedTreeBlock(kernels, Product(first, begin.back(), out.get(), kDTypeOf<Out>),
-                        {begin.data(), leaves}, scratch.get());
+    const PoisonedScratch out(num_a * num_b * sizeof(Out));
+    const PoisonedScratch scratch(
+        TransposedTreeScratchBytes(kDTypeOf<T>, begin.back(), num_a, leaves));
+    TransposedTreeBlock(kernels, Product(first, begin.back(), out.data(), kDTypeOf<Out>),
+                        {begin.data(), leaves}, scratch.data());
     StreamFence();
-    const Out* values = static_cast<const Out*>(out.get());
+    const Out* values = static_cast<const Out*>(out.data());
     return {values, values + num_a * num_b};
   }
 
@@ -82,10 +70,9 @@ struct Problem {
     std::vector<float> sum(num_a * num_b);
     if (end - first == 1) {
       const int64_t rows = begin[end] - begin[first];
-      const AlignedBlock scratch =
-          Allocate(TransposedProductScratchBytes(kDTypeOf<T>, rows, num_a));
+      const PoisonedScratch scratch(TransposedProductScratchBytes(kDTypeOf<T>, rows, num_a));
       TransposedProductBlock(kernels, Product(begin[first], rows, sum.data(), DType::kF32),
-                             scratch.get());
+                             scratch.data());
       StreamFence();
       return sum;
     }

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <memory>
 #include <random>
 #include <vector>
 
+#include "base/scratch_block.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_cost.h"
 #include "tile/yardstick.h"
@@ -24,10 +23,6 @@ std::vector<BF16> Random(int64_t count, uint32_t seed) {
   for (BF16& value : values) value = ToBF16(normal(random));
   return values;
 }
-
-struct FreeDeleter {
-  void operator()(void* block) const { std::free(block); }
-};
 
 // Arguments: B, S, N, M, D, Dv, threads, gradient (0 or 1).
 void BM_Attention(benchmark::State& state) {
@@ -65,9 +60,8 @@ void BM_Attention(benchmark::State& state) {
   const bool with_grad = state.range(7) != 0;
   const int64_t bytes = std::max(AttentionScratchBytes(forward, executor.num_workers()),
                                  AttentionGradScratchBytes(grad, executor.num_workers()));
-  const std::unique_ptr<void, FreeDeleter> scratch(
-      std::aligned_alloc(kCacheLineBytes, RoundUp(bytes, kCacheLineBytes)));
-  Context context{&executor, scratch.get(), bytes};
+  const ScratchBlock scratch(bytes);
+  Context context = scratch.context(&executor);
   const double peak = tile::MeasurePeakGflops(DType::kBF16, &executor);
   const auto run = [&] {
     Status status = Attention(forward, context);

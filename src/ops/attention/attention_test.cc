@@ -7,13 +7,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/poisoned_scratch.h"
 
 namespace anabranch {
 namespace {
@@ -107,27 +106,13 @@ struct Problem {
   std::vector<int32_t> ids;
 };
 
-// Runs an operation with exactly the scratch it asks for, filled with NaN bit patterns.
-template <typename Args>
-Status Call(const Args& args, int threads) {
-  constexpr bool kForward = std::is_same_v<Args, AttentionArgs>;
-  ThreadExecutor executor(threads);
-  int64_t bytes = 0;
-  if constexpr (kForward) {
-    bytes = AttentionScratchBytes(args, threads);
-  } else {
-    bytes = AttentionGradScratchBytes(args, threads);
-  }
-  std::unique_ptr<void, decltype(&std::free)> block(
-      std::aligned_alloc(kCacheLineBytes, RoundUp(std::max<int64_t>(bytes, 1), kCacheLineBytes)),
-      &std::free);
-  std::memset(block.get(), 0xff, bytes);
-  Context context{&executor, block.get(), bytes};
-  if constexpr (kForward) {
-    return Attention(args, context);
-  } else {
-    return AttentionGrad(args, context);
-  }
+Status Call(const AttentionArgs& args, int threads) {
+  return WithPoisonedScratch(AttentionScratchBytes(args, threads), threads,
+                             [&](Context& context) { return Attention(args, context); });
+}
+Status Call(const AttentionGradArgs& args, int threads) {
+  return WithPoisonedScratch(AttentionGradScratchBytes(args, threads), threads,
+                             [&](Context& context) { return AttentionGrad(args, context); });
 }
 
 // ---- the oracle itself ------------------------------------------------------------------------

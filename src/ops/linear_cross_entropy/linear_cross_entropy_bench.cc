@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <memory>
 #include <random>
 #include <vector>
 
+#include "base/scratch_block.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy_cost.h"
 #include "tile/yardstick.h"
@@ -50,10 +49,6 @@ struct Buffers {
   std::vector<int32_t> labels;
 };
 
-struct FreeDeleter {
-  void operator()(void* block) const { std::free(block); }
-};
-
 // Arguments: tokens, hidden, vocabulary, threads, gradient (0 or 1).
 void BM_LinearCrossEntropy(benchmark::State& state) {
   const int64_t tokens = state.range(0), hidden = state.range(1), vocabulary = state.range(2);
@@ -73,9 +68,8 @@ void BM_LinearCrossEntropy(benchmark::State& state) {
   const bool with_grad = state.range(4) != 0;
   const int64_t bytes = std::max(LinearCrossEntropyScratchBytes(forward, executor.num_workers()),
                                  LinearCrossEntropyGradScratchBytes(grad, executor.num_workers()));
-  const std::unique_ptr<void, FreeDeleter> scratch(
-      std::aligned_alloc(kCacheLineBytes, RoundUp(bytes, kCacheLineBytes)));
-  Context context{&executor, scratch.get(), bytes};
+  const ScratchBlock scratch(bytes);
+  Context context = scratch.context(&executor);
   const double peak = tile::MeasurePeakGflops(DType::kBF16, &executor);
   const auto run = [&] {
     Status status = LinearCrossEntropy(forward, context);

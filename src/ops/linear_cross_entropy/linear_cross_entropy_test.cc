@@ -5,16 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/poisoned_scratch.h"
 
 namespace anabranch {
 namespace {
@@ -118,27 +116,14 @@ TEST(LinearCrossEntropyReferenceTest, GradientIsTheSlopeOfTheLoss) {
   for (size_t i = 0; i < p.w.size(); i += 3) check(p.w[i], p.w_grad[i]);
 }
 
-// Runs an operation with exactly the scratch it asks for, filled with NaN bit patterns.
-template <typename Args>
-Status Call(const Args& args, int threads) {
-  constexpr bool kForward = std::is_same_v<Args, LinearCrossEntropyArgs>;
-  ThreadExecutor executor(threads);
-  int64_t bytes = 0;
-  if constexpr (kForward) {
-    bytes = LinearCrossEntropyScratchBytes(args, threads);
-  } else {
-    bytes = LinearCrossEntropyGradScratchBytes(args, threads);
-  }
-  std::unique_ptr<void, decltype(&std::free)> block(
-      std::aligned_alloc(kCacheLineBytes, RoundUp(std::max<int64_t>(bytes, 1), kCacheLineBytes)),
-      &std::free);
-  std::memset(block.get(), 0xff, bytes);
-  Context context{&executor, block.get(), bytes};
-  if constexpr (kForward) {
-    return LinearCrossEntropy(args, context);
-  } else {
-    return LinearCrossEntropyGrad(args, context);
-  }
+Status Call(const LinearCrossEntropyArgs& args, int threads) {
+  return WithPoisonedScratch(LinearCrossEntropyScratchBytes(args, threads), threads,
+                             [&](Context& context) { return LinearCrossEntropy(args, context); });
+}
+Status Call(const LinearCrossEntropyGradArgs& args, int threads) {
+  return WithPoisonedScratch(
+      LinearCrossEntropyGradScratchBytes(args, threads), threads,
+      [&](Context& context) { return LinearCrossEntropyGrad(args, context); });
 }
 
 template <typename V>

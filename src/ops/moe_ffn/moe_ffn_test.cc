@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/poisoned_scratch.h"
 #include "ops/pack_experts/pack_experts.h"
 
 namespace anabranch {
@@ -132,27 +132,13 @@ struct Problem {
   std::vector<int32_t> offsets, row_token, slot_row;
 };
 
-// Runs an operation with exactly the scratch it asks for, filled with NaN bit patterns.
-template <typename Args>
-Status Call(const Args& args, int threads) {
-  ThreadExecutor executor(threads);
-  Status status;
-  int64_t bytes = 0;
-  if constexpr (std::is_same_v<Args, MoeFfnArgs>) {
-    bytes = MoeFfnScratchBytes(args, threads);
-  } else {
-    bytes = MoeFfnGradScratchBytes(args, threads);
-  }
-  std::unique_ptr<void, decltype(&std::free)> block(
-      std::aligned_alloc(kCacheLineBytes, RoundUp(std::max<int64_t>(bytes, 1), kCacheLineBytes)),
-      &std::free);
-  std::memset(block.get(), 0xff, bytes);
-  Context context{&executor, block.get(), bytes};
-  if constexpr (std::is_same_v<Args, MoeFfnArgs>) {
-    return MoeFfn(args, context);
-  } else {
-    return MoeFfnGrad(args, context);
-  }
+Status Call(const MoeFfnArgs& args, int threads) {
+  return WithPoisonedScratch(MoeFfnScratchBytes(args, threads), threads,
+                             [&](Context& context) { return MoeFfn(args, context); });
+}
+Status Call(const MoeFfnGradArgs& args, int threads) {
+  return WithPoisonedScratch(MoeFfnGradScratchBytes(args, threads), threads,
+                             [&](Context& context) { return MoeFfnGrad(args, context); });
 }
 
 // Both sides round to T in the same places, from sums that differ in the last bits of f32, so a

@@ -3,12 +3,11 @@
 // each operand once (router_cost.h).
 #include <benchmark/benchmark.h>
 
-#include <cstdlib>
-#include <memory>
 #include <random>
 #include <vector>
 
 #include "base/executor.h"
+#include "base/scratch_block.h"
 #include "ops/router/router.h"
 #include "ops/router/router_cost.h"
 
@@ -36,9 +35,8 @@ void BenchRouter(benchmark::State& state, bool gradient) {
   const int64_t topk = model.options.topk;
   ThreadExecutor executor(static_cast<int>(state.range(1)));
   const int64_t bytes = RouterScratchBytes(num_experts, executor.num_workers());
-  const std::unique_ptr<void, void (*)(void*)> scratch(std::aligned_alloc(kCacheLineBytes, bytes),
-                                                       std::free);
-  Context context{&executor, scratch.get(), bytes};
+  const ScratchBlock scratch(bytes);
+  Context context = scratch.context(&executor);
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   std::vector<float> logits(tokens * num_experts);

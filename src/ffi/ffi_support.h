@@ -2,7 +2,6 @@
 #ifndef ANABRANCH_FFI_FFI_SUPPORT_H_
 #define ANABRANCH_FFI_FFI_SUPPORT_H_
 
-
 #include "base/executor.h"
 #include "base/scratch_block.h"
 #include "base/status.h"

@@ -4,7 +4,8 @@
 
 #include <vector>
 
-#include "sim/planner/program.h"
+#include "sim/planner/imbalance.h"
+#include "sim/planner/program/program.h"
 
 // Bytes of device memory, for the busiest rank of a stage. Activations are what a training step
 // keeps from forward to backward by tensor; nothing of them is padded unless dispatch_factor says

@@ -1,32 +1,19 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef ANABRANCH_SIM_PLANNER_PROGRAM_H_
-#define ANABRANCH_SIM_PLANNER_PROGRAM_H_
+#ifndef ANABRANCH_SIM_PLANNER_PROGRAM_PROGRAM_H_
+#define ANABRANCH_SIM_PLANNER_PROGRAM_PROGRAM_H_
 
 #include <utility>
 #include <vector>
 
 #include "sim/engine/engine.h"
 #include "sim/planner/costs.h"
-#include "sim/planner/imbalance.h"
 #include "sim/planner/pipeline.h"
+#include "sim/planner/program/chunks.h"
 #include "sim/planner/request.h"
 
 // One training step as tasks of the engine. A pipeline stage is a rank class: its busiest rank. The
 // ranks of an expert-parallel group wait for that one at every combine, so its time is everyone's.
 namespace anabranch::sim {
-
-// What one chunk of the model holds: layers [first, last), and what stands at the ends.
-struct Chunk {
-  int64_t first = 0;
-  int64_t last = 0;
-  bool embedding = false;
-  bool head = false;  // with the multi-token prediction blocks, if there are any
-};
-
-// Cuts the layers into pp * vp runs so that the slowest run is as fast as possible. Head and
-// multi-token prediction stand in the last.
-std::vector<Chunk> MakeChunks(const Request& request, const Costs& costs,
-                              const std::vector<ExpertCosts>& experts);
 
 enum class Kind : uint8_t {
   kForward,
@@ -83,4 +70,4 @@ Program MakeProgram(const Request& request, const Costs& costs,
 
 }  // namespace anabranch::sim
 
-#endif  // ANABRANCH_SIM_PLANNER_PROGRAM_H_
+#endif  // ANABRANCH_SIM_PLANNER_PROGRAM_PROGRAM_H_

@@ -14,7 +14,7 @@ class Peer:
     `environment` is "ours" or a name of environments.REQUIREMENTS, `worker` the script that runs there. `kind` is
     "step" or "ffn". `sequences` of 512 tokens make one batch. `family` groups the rows that a bar speaks of; "" is
     none. `like` names our row of the same type, tokens and recomputation, `ours` our row with its default settings
-    on the same tokens.
+    on the same tokens. `loop`: PyTorch's experts one after the other.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Peer:
     steps: int = 3
     ours: str = ""
     like: str = ""
+    loop: bool = False
 
 
 def _maxtext(path: str, dtype: str, tokens: int, *, remat: str = "full", steps: int = 2) -> Peer:
@@ -86,19 +87,21 @@ def _ours(dtype: str, tokens: int, *, remat: bool = False) -> Peer:
 
 
 def _ffn(who: str, rows: int, shape: dict[str, int]) -> Peer:
-    ours = who == "ours"
+    ours, loop = who == "ours", who == "torch-loop"
+    theirs = "a loop over experts in PyTorch" if loop else "`F.grouped_mm`"
     return Peer(
         name=f"{who}-ffn-{rows}",
         environment="ours" if ours else "torch",
         worker="anabranch_worker.py" if ours else "torch_worker.py",
         dtype="bf16",
-        what="routed layer alone, " + ("`ab.moe_ffn`" if ours else "`F.grouped_mm`"),
+        what="routed layer alone, " + ("`ab.moe_ffn`" if ours else theirs),
         kind="ffn",
         options=shape,
         warmup=2,
         steps=7,
         ours="" if ours else f"ours-ffn-{rows}",
         like="" if ours else f"ours-ffn-{rows}",
+        loop=loop,
     )
 
 
@@ -138,7 +141,7 @@ PEERS = {
         ),
         *(
             _ffn(who, tokens * 6, _LAYER | {"T": tokens})
-            for who in ("ours", "torch")
+            for who in ("ours", "torch", "torch-loop")
             for tokens in (2048, 512)
         ),
     )

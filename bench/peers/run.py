@@ -49,7 +49,7 @@ def make_job(peer: Peer, model: dict[str, Any], steps: int) -> dict[str, Any]:
     """What a worker is told: model, tokens, type, steps, and the peer's own options."""
     job = {"kind": peer.kind, "dtype": peer.dtype, "warmup": peer.warmup, "steps": steps}
     if peer.kind == "ffn":
-        return job | {"shape": peer.options}
+        return job | {"shape": peer.options, "loop": peer.loop}
     length = model["sequence_length"]
     return job | {
         "model": model["model"],
@@ -161,13 +161,16 @@ def write_table(args: argparse.Namespace, model: dict[str, Any]) -> None:
     peak = max((s.get("peak_bf16_gflops", 0) for s in samples), default=0)
     if not found or not peak:
         raise Failure(f"no samples of ours in {args.out}: measure first")
+    sets = sorted({sample["isa"] for sample in samples if "isa" in sample})
+    if len(sets) > 1:
+        raise Failure(f"samples of {' and '.join(sets)} in {args.out}: one machine a table")
     machine = {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "memory_gb": memory_gb()}
-    machine |= {"system": platform.platform(), "peak_bf16_gflops": peak}
+    machine |= {"system": platform.platform(), "isa": sets[0], "peak_bf16_gflops": peak}
     document = {"machine": machine, "model": model, "rows": found, "bars": table.bars(found)}
     text = table.markdown(found, model["flops_per_token"], peak)
     args.results.mkdir(parents=True, exist_ok=True)
     whole = json.dumps(document | {"samples": samples}, indent=1) + "\n"
-    stem = "peers-quick" if args.quick else "peers"
+    stem = args.name or ("peers-quick" if args.quick else "peers")
     (args.results / f"{stem}.json").write_text(whole, encoding="utf-8")
     (args.results / f"{stem}.md").write_text(heading(machine, samples) + text, encoding="utf-8")
     print(text)
@@ -183,8 +186,8 @@ def heading(machine: dict[str, Any], samples: list[dict[str, Any]]) -> str:
     lines = [
         "# Ours and others' on one machine",
         "",
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, bf16 peak "
-        f"{machine['peak_bf16_gflops']:.0f} GFLOP/s; measured on {', '.join(days)} at commit "
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['isa']}, "
+        f"bf16 peak {machine['peak_bf16_gflops']:.0f} GFLOP/s; measured on {', '.join(days)} at commit "
         f"{samples[-1]['commit']} by `python bench/peers/run.py compare`.",
         "",
         *(
@@ -228,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--peers", type=peer_names, metavar="A,B", help="which; all of them if absent")
     top.add_argument("--steps", type=int, metavar="N", help="timed steps of each sample")
     top.add_argument("--quick", action="store_true", help="only the fastest peers; peers-quick.md")
+    top.add_argument("--name", metavar="STEM", help="of the tables, in place of peers[-quick]")
     top.add_argument("--pair", default="", help="samples of one pair are compared with each other")
     top.add_argument("--out", type=Path, default=ROOT / "build" / "peers", help="samples' folder")
     results = ROOT / "bench" / "results"

@@ -80,7 +80,7 @@ def step(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def ffn(job: dict[str, Any]) -> dict[str, Any]:
-    """The routed experts alone: gather, `F.grouped_mm` twice, weighted combine, and all gradients."""
+    """The routed experts alone, by `F.grouped_mm` or a loop: gather, experts, weighted combine, all gradients."""
     arrays = ffn_inputs.make(job["shape"])
 
     def tensor(array: Any, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -97,10 +97,17 @@ def ffn(job: dict[str, Any]) -> dict[str, Any]:
     token = order // arrays.ids.shape[1]
     counts = torch.bincount(slots, minlength=job["shape"]["E"])
     offsets = torch.cumsum(counts, 0).to(torch.int32)
+    lengths = counts.tolist()
+
+    def grouped(rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+        if not job["loop"]:
+            return functional.grouped_mm(rows, matrices, offs=offsets)
+        parts = zip(rows.split(lengths), matrices.unbind(), strict=True)
+        return torch.cat([part @ matrix for part, matrix in parts])
 
     def forward() -> torch.Tensor:
-        gate, up = functional.grouped_mm(x[token], w_in, offs=offsets).chunk(2, -1)
-        rows = functional.grouped_mm(functional.silu(gate) * up, w_down, offs=offsets)
+        gate, up = grouped(x[token], w_in).chunk(2, -1)
+        rows = grouped(functional.silu(gate) * up, w_down)
         weighted = rows * weights.flatten()[order].to(rows.dtype)[:, None]
         return torch.zeros_like(x).index_add(0, token, weighted)
 

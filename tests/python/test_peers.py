@@ -1,6 +1,8 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 """bench/peers: the catalogue is consistent, samples are judged and joined as the tables say."""
 
+import argparse
+import json
 import pathlib
 import subprocess
 import sys
@@ -12,6 +14,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[2] / "bench" / "peers"
 sys.path.insert(0, str(FOLDER))
 
 import catalogue  # noqa: E402
+import environments  # noqa: E402
 import ffn_inputs  # noqa: E402
 import probe  # noqa: E402
 import run  # noqa: E402
@@ -167,3 +170,35 @@ def test_the_list_names_every_peer(capsys, monkeypatch):
     assert set(catalogue.PEERS) == {
         line.split()[0] for line in capsys.readouterr().out.splitlines()
     }
+
+
+def test_a_table_is_of_one_instruction_set(tmp_path):
+    arguments = argparse.Namespace(out=tmp_path, results=tmp_path, quick=False, name="here")
+    model = {"flops_per_token": 1e8}
+    for index, isa in enumerate(("avx2", "avx512_bf16")):
+        taken = sample(OURS, [2.0]) | {"isa": isa, "peak_bf16_gflops": 180.0}
+        taken |= {"started": f"2026010{index}", "commit": "abc", "command": "c"}
+        (tmp_path / f"{index}-{OURS}.json").write_text(json.dumps(taken))
+        if index == 0:
+            run.write_table(arguments, model)
+            assert "avx2, bf16 peak 180" in (tmp_path / "here.md").read_text()
+            (tmp_path / "here.json").rename(tmp_path / "here.txt")
+    with pytest.raises(run.Failure, match="samples of avx2 and avx512_bf16"):
+        run.write_table(arguments, model)
+
+
+def test_an_interpreter_off_the_path_is_found_newest_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    with pytest.raises(environments.MissingEnvironment, match="name one with --python"):
+        environments.find_interpreter()
+    for version in ("3.12.9", "3.12.10", "3.12-dev"):
+        python = tmp_path / "pyenv" / "versions" / version / "bin" / "python3.12"
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\n[ -z "$2" ] || echo {version}\n')
+        python.chmod(0o755)
+    assert environments.find_interpreter() == "3.12.10"
+    # A stand-in on the path that does not run is passed over.
+    (tmp_path / "python3.12").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "python3.12").chmod(0o755)
+    assert environments.find_interpreter() == "3.12.10"

@@ -1,0 +1,31 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+// Portable: no instruction beyond the compiler's baseline.
+#include "base/small_float.h"
+#include "tile/coded/kernels.h"
+
+namespace anabranch::tile::generic {
+namespace {
+
+constexpr int kLanes = 4;
+
+#include "tile/kernel_vector.inc"
+
+// clang-format off
+inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
+inline void StreamHalf(uint16_t* to, VH x) { *reinterpret_cast<VHMemory*>(to) = x; }
+// clang-format on
+inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
+[[maybe_unused]] inline void StreamPair(uint16_t* to, VF low, VF high) {
+  StreamHalf(to, NarrowToBf16(low));
+  StreamHalf(to + kLanes, NarrowToBf16(high));
+}
+inline VU Codes(const uint8_t* from) { return VU{from[0], from[1], from[2], from[3]}; }
+inline bool AnyLane(VU x) { return (x[0] | x[1] | x[2] | x[3]) != 0; }
+
+#include "tile/coded/coded_body.inc"
+
+}  // namespace
+
+const CodedKernels kCodedKernels = MakeCodedKernels();
+
+}  // namespace anabranch::tile::generic

@@ -1,0 +1,39 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
+
+#include "base/small_float.h"
+#include "tile/coded/kernels.h"
+
+namespace anabranch::tile::avx2 {
+namespace {
+
+constexpr int kLanes = 8;
+
+#include "tile/kernel_vector.inc"
+
+inline void StreamStore(float* to, VF x) { _mm256_stream_ps(to, x); }
+inline void StreamHalf(uint16_t* to, VH x) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(x));
+}
+inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
+[[maybe_unused]] inline void StreamPair(uint16_t* to, VF low, VF high) {
+  StreamHalf(to, NarrowToBf16(low));
+  StreamHalf(to + kLanes, NarrowToBf16(high));
+}
+// Not __builtin_convertvector, which GCC 12 takes apart lane by lane.
+inline VU Codes(const uint8_t* from) {
+  return reinterpret_cast<VU>(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+inline bool AnyLane(VU x) {
+  const auto bits = reinterpret_cast<__m256i>(x);
+  return _mm256_testz_si256(bits, bits) == 0;
+}
+
+#include "tile/coded/coded_body.inc"
+
+}  // namespace
+
+const CodedKernels kCodedKernels = MakeCodedKernels();
+
+}  // namespace anabranch::tile::avx2

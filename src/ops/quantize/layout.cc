@@ -110,6 +110,15 @@ Status CheckTensorScale(const char* op, const ConstTensorView& tensor_scale, int
                          num_groups, "]");
 }
 
+Status CheckStatistics(const char* op, const ConstTensorView& statistics) {
+  if (!statistics.has_value() ||
+      (statistics.dtype() == DType::kF32 && statistics.num_elements() == kQuantizeStatistics)) {
+    return Status::Ok();
+  }
+  return InvalidArgument(op, ": statistics is ", statistics.ToString(), "; must be f32 [",
+                         kQuantizeStatistics, "]");
+}
+
 Status CheckScaleRows(const char* op, const ConstTensorView& scale, const GroupSpan& end) {
   if (end.scale_row <= scale.size(0)) return Status::Ok();
   return OutOfRange(op, ": groups need ", end.scale_row, " rows of scales; scale is ",
@@ -132,7 +141,7 @@ Status Check(const QuantizeArgs& args) {
     return InvalidArgument(kOp, ": group_offsets is ", args.group_offsets.ToString(),
                            "; must be i32 [", num_groups + 1, "]");
   }
-  return Status::Ok();
+  return CheckStatistics(kOp, args.statistics);
 }
 
 Status Check(const DequantizeArgs& args) {
@@ -159,13 +168,7 @@ Status Check(const QuantizeDequantizeArgs& args) {
     return InvalidArgument(kOp, ": out is ", args.out.ToString(), " and x ", args.x.ToString(),
                            "; out must be f32 or bf16 of x's shape");
   }
-  const TensorView& statistics = args.statistics;
-  if (statistics.has_value() &&
-      (statistics.dtype() != DType::kF32 || statistics.num_elements() != kQuantizeStatistics)) {
-    return InvalidArgument(kOp, ": statistics is ", statistics.ToString(), "; must be f32 [",
-                           kQuantizeStatistics, "]");
-  }
-  return Status::Ok();
+  return CheckStatistics(kOp, args.statistics);
 }
 
 Status Check(const RandomHadamardArgs& args) {

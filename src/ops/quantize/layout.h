@@ -44,6 +44,7 @@ Status CheckKey(const char* op, const QuantizeOptions& options, const ConstTenso
 Status CheckCodes(const char* op, const QuantizeOptions& options, const ConstTensorView& data,
                   const ConstTensorView& scale);
 Status CheckTensorScale(const char* op, const ConstTensorView& tensor_scale, int64_t num_groups);
+Status CheckStatistics(const char* op, const ConstTensorView& statistics);
 
 Status Check(const QuantizeArgs& args);
 Status Check(const DequantizeArgs& args);

@@ -34,12 +34,16 @@
 //   Random    element (row, column) of group g draws word (column % 64) / 16 of Philox with counter
 //             {64's block of column * 16 + column % 16, key[2] + row in group, key[3] + g, 0} and
 //             key {key[0], key[1]}: a function of what the element is, not of who computes it.
+//   Statistics  elements, saturated ones (size * m above the largest element), flushed ones (not 0
+//             before, 0 after), the sum of squares of x, and of the error. Summed in a fixed order.
 //   Memory    allocates nothing; scratch QuantizeScratchBytes(): O(groups + units).
 //   Errors    kInvalidArgument: ranks, sizes, types or options that do not fit each other.
 //             kOutOfRange: a negative group size, a sum above M, groups that need more than P rows.
 //             kResourceExhausted: too little scratch. Results are untouched on error.
 //   Threads   re-entrant; work is spread over context.executor; bits do not depend on it.
 namespace anabranch {
+
+inline constexpr int64_t kQuantizeStatistics = 5;
 
 struct QuantizeOptions {
   QuantizedFormat format = QuantizedFormat::kMxfp8E4m3;
@@ -60,6 +64,7 @@ struct QuantizeArgs {
   TensorView scale;             // e8m0 | e4m3 | f32, as above
   TensorView tensor_scale;      // [G] f32; 1 for formats without
   TensorView group_offsets;     // [G + 1] i32: first row of each group in data
+  TensorView statistics = {};   // [kQuantizeStatistics] f32, or absent
 };
 int64_t QuantizeScratchBytes(const QuantizeArgs& args);
 Status Quantize(const QuantizeArgs& args, const Context& context);
@@ -81,10 +86,7 @@ Status Dequantize(const DequantizeArgs& args, const Context& context);
 //   out             [M, N] f32 | bf16 = element * scale, without the tensor's scale, so that bf16
 //                   holds it exactly (|scale| permitting: bf16 ends at 2^-133); rows of no group
 //                   are 0. row_alignment must be 1.
-//   statistics      [kQuantizeStatistics] f32, or absent: elements, saturated ones (size * m above
-//                   the largest element), flushed ones (not 0 before, 0 after), the sum of squares
-//                   of x, and of the error. Summed in a fixed order.
-inline constexpr int64_t kQuantizeStatistics = 5;
+//   statistics      as of Quantize.
 struct QuantizeDequantizeArgs {
   QuantizeOptions options;
   ConstTensorView x;

@@ -138,6 +138,24 @@ std::vector<GroupSpan> Spans(const ConstTensorView& group_sizes) {
   return std::vector<GroupSpan>(quantize::NumGroups(group_sizes) + 1);
 }
 
+struct Sums {
+  double values[kQuantizeStatistics] = {};
+
+  // x became `element`, which stands for `value` with the tensor's scale.
+  void Add(const ElementType& type, float x, float scaled, float element, double value) {
+    values[0] += 1;
+    values[1] += std::abs(scaled) > type.max;
+    values[2] += x != 0 && element == 0;
+    values[3] += static_cast<double>(x) * x;
+    values[4] += (x - value) * (x - value);
+  }
+  void Write(const TensorView& statistics) const {
+    for (int64_t i = 0; statistics.has_value() && i < kQuantizeStatistics; ++i) {
+      statistics.as<float>()[i] = static_cast<float>(values[i]);
+    }
+  }
+};
+
 float ScaleValue(const ConstTensorView& scale, int64_t index) {
   if (scale.dtype() == DType::kF32) return scale.as<float>()[index];
   const uint8_t code = scale.as<uint8_t>()[index];
@@ -161,10 +179,13 @@ Status QuantizeReference(const QuantizeArgs& args) {
   std::fill_n(args.data.as<uint8_t>(), args.data.num_elements(), uint8_t{0});
   std::fill_n(args.scale.as<uint8_t>(), args.scale.num_elements() * SizeOf(args.scale.dtype()),
               uint8_t{0});
+  const ElementType element = FactsOf(options.format).element;
+  Sums sums;
   ForEachBlock(options, args.x, spans, args.tensor_scale,
                [&](int64_t group, int64_t row, int64_t rows, int64_t column, int64_t width,
                    const Scale& scale) {
                  const GroupSpan& span = spans[group];
+                 const float tensor_scale = args.tensor_scale.as<float>()[group];
                  const int64_t at = (span.scale_row + row / block_rows) * args.scale.size(1) +
                                     column / quantize::BlockColumns(options);
                  if (args.scale.dtype() == DType::kF32) {
@@ -175,11 +196,16 @@ Status QuantizeReference(const QuantizeArgs& args) {
                  for (int64_t r = row; r < row + rows; ++r) {
                    for (int64_t c = column; c < column + width; ++c) {
                      const float x = Element(args.x, (span.first_row + r) * columns + c);
-                     args.data.as<uint8_t>()[(span.data_row + r) * columns + c] =
-                         Code(options, args.key, x * scale.multiplier, group, r, c);
+                     const float scaled = x * scale.multiplier;
+                     const uint8_t code = Code(options, args.key, scaled, group, r, c);
+                     args.data.as<uint8_t>()[(span.data_row + r) * columns + c] = code;
+                     const float value = ElementValue(element, code);
+                     sums.Add(element, x, scaled, value,
+                              static_cast<double>(value * scale.value) * tensor_scale);
                    }
                  }
                });
+  sums.Write(args.statistics);
   return Status::Ok();
 }
 
@@ -219,10 +245,11 @@ Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(
       "quantize_dequantize", args.group_sizes, args.x.size(0), args.x.size(0), 1, 1, spans.data()));
   for (int64_t i = 0; i < args.out.num_elements(); ++i) Write(args.out, i, 0);
-  double sums[kQuantizeStatistics] = {};
+  Sums sums;
   ForEachBlock(options, args.x, spans, args.tensor_scale,
                [&](int64_t group, int64_t row, int64_t rows, int64_t column, int64_t width,
                    const Scale& scale) {
+                 const float tensor_scale = args.tensor_scale.as<float>()[group];
                  for (int64_t r = row; r < row + rows; ++r) {
                    for (int64_t c = column; c < column + width; ++c) {
                      const int64_t at = (spans[group].first_row + r) * columns + c;
@@ -230,19 +257,12 @@ Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args) {
                      const uint8_t code = Code(options, args.key, scaled, group, r, c);
                      const float value = ElementValue(element, code) * scale.value;
                      Write(args.out, at, value);
-                     const double error =
-                         x - static_cast<double>(value) * args.tensor_scale.as<float>()[group];
-                     sums[0] += 1;
-                     sums[1] += std::abs(scaled) > element.max;
-                     sums[2] += x != 0 && ElementValue(element, code) == 0;
-                     sums[3] += static_cast<double>(x) * x;
-                     sums[4] += error * error;
+                     sums.Add(element, x, scaled, ElementValue(element, code),
+                              static_cast<double>(value) * tensor_scale);
                    }
                  }
                });
-  for (int64_t i = 0; args.statistics.has_value() && i < kQuantizeStatistics; ++i) {
-    args.statistics.as<float>()[i] = static_cast<float>(sums[i]);
-  }
+  sums.Write(args.statistics);
   return Status::Ok();
 }
 

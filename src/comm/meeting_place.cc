@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/spare_threads.h"
+
 namespace anabranch {
 namespace {
 
@@ -67,53 +69,6 @@ Status Absent(const Meeting& meeting, const Call& call, Clock::time_point now) {
                     " s; rank ", present, " waited");
 }
 
-// Runs each function on a thread that nothing else needs; keeps the threads.
-class Threads {
- public:
-  ~Threads() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-    }
-    work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  void Run(std::function<void()> function) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pending_.push_back(std::move(function));
-    if (pending_.size() > idle_) {
-      threads_.emplace_back([this] { Loop(); });
-      ++idle_;  // it is: its first act is to take a function
-    } else {
-      work_.notify_one();
-    }
-  }
-
- private:
-  void Loop() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (true) {
-      work_.wait(lock, [this] { return stopping_ || !pending_.empty(); });
-      if (pending_.empty()) return;
-      const std::function<void()> function = std::move(pending_.front());
-      pending_.pop_front();
-      --idle_;
-      lock.unlock();
-      function();
-      lock.lock();
-      ++idle_;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable work_;
-  std::deque<std::function<void()>> pending_;
-  std::vector<std::thread> threads_;
-  size_t idle_ = 0;
-  bool stopping_ = false;
-};
-
 }  // namespace
 
 struct MeetingPlace::State {
@@ -125,7 +80,7 @@ struct MeetingPlace::State {
   Clock::time_point next_look = Clock::time_point::max();
   bool stopping = false;
   std::thread watcher;
-  Threads threads;
+  SpareThreads threads;
 
   // Adds the arrival to its meeting. Returns the meeting if that makes it complete; its status is
   // then the caller's to find. With *failure set, the meeting's arrivals are to be told.

@@ -59,6 +59,14 @@ class Transport {
   using Body = std::function<Status(void* const* peers)>;
   virtual Status Share(const Call& call, std::span<const Window> windows, Access access,
                        const Body& body) = 0;
+
+  // For a rank that could make one of several calls: waits until rank 0 has begun its next call and
+  // puts that in *call, whose fields are those of a call to name in an error. The operation's text
+  // lives until this rank's next call. Rank 0, and a transport that needs no order, leave *call.
+  virtual Status AwaitFirst(Call* call) {
+    static_cast<void>(call);
+    return Status::Ok();
+  }
 };
 
 }  // namespace anabranch

@@ -1,0 +1,325 @@
+// Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+#include "comm/processes/host_transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/context.h"
+#include "comm/processes/shared_memory.h"
+#include "comm/stream_copy.h"
+
+namespace anabranch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxWindows = 4;
+constexpr int64_t kArenaGranule =
+    2 << 20;  // a large page, where the system gives them to shared memory
+
+// What a rank says about its present call. Two of them alternate: a rank is at most one call ahead
+// of a rank that still reads the older.
+struct Record {
+  char operation[48];
+  int64_t run, site, signature;
+  int64_t num_windows;
+  int64_t bytes[kMaxWindows];
+  int64_t arena_bytes;
+  int32_t code;
+  char message[256];
+};
+
+struct Control {
+  alignas(64) std::atomic<uint32_t> progress;  // barriers that the rank has reached
+  std::atomic<uint32_t> calls;                 // calls that it has begun
+  Record records[2];
+};
+
+// How the others find a rank's memory.
+struct Address {
+  int64_t pid;
+  int32_t control;
+  int32_t arena;
+};
+
+void CopyText(const std::string& text, char* to, size_t size) {
+  const size_t count = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), count);
+  to[count] = '\0';
+}
+
+std::string Describe(const char* operation, int64_t run, int64_t site) {
+  return std::string(operation) + " (run " + std::to_string(run) + ", site " +
+         std::to_string(site) + ")";
+}
+
+// One rank's memory, and its process, as this process sees them.
+struct Peer {
+  explicit Peer(const Address& at) : address(at), process(at.pid) {}
+
+  const Address address;
+  ProcessWatch process;
+  SharedMemory control_memory;
+  SharedMemory arena;
+  Control& control() { return *reinterpret_cast<Control*>(control_memory.data()); }
+};
+
+}  // namespace
+
+struct HostTransport::State {
+  int rank = 0;
+  int size = 1;
+  std::atomic<int64_t> timeout_ms{0};
+  std::vector<std::unique_ptr<Peer>> peers;
+  uint32_t calls = 0;
+  Status broken;
+
+  Record& record_of(int r) { return peers[r]->control().records[calls % 2]; }
+};
+
+namespace {
+
+// What a rank says that waited in vain for rank `other`.
+Status Absent(const Call& call, int rank, std::chrono::milliseconds timeout, int other, Peer& peer,
+              bool ended) {
+  std::ostringstream text;
+  text << Describe(call.operation, call.run, call.site) << ": rank " << other;
+  if (ended) {
+    text << " (process " << peer.address.pid << ") has ended";
+  } else {
+    text << " did not come within " << static_cast<double>(timeout.count()) / 1000 << " s";
+  }
+  text << "; rank " << rank << " waited; ";
+  const Control& control = peer.control();
+  const Record& last = control.records[control.calls.load(std::memory_order_relaxed) % 2];
+  if (last.operation[0] == '\0') {
+    text << "rank " << other << " had made no call";
+  } else {
+    text << "the last call of rank " << other << " was "
+         << Describe(last.operation, last.run, last.site);
+  }
+  return Status(StatusCode::kDeadlineExceeded, text.str());
+}
+
+}  // namespace
+
+HostTransport::HostTransport(std::unique_ptr<State> state) : state_(std::move(state)) {}
+HostTransport::~HostTransport() = default;
+
+int HostTransport::rank() const { return state_->rank; }
+int HostTransport::size() const { return state_->size; }
+void HostTransport::set_timeout(std::chrono::milliseconds timeout) {
+  state_->timeout_ms = timeout.count();
+}
+
+Status HostTransport::Create(int rank, int size, std::chrono::milliseconds timeout,
+                             const Gather& gather, std::unique_ptr<HostTransport>* transport) {
+  auto state = std::make_unique<State>();
+  state->rank = rank;
+  state->size = size;
+  state->timeout_ms = timeout.count();
+  const int64_t pid = getpid();
+  auto mine = std::make_unique<Peer>(Address{pid, -1, -1});
+  Status status = mine->control_memory.Create(sizeof(Control));
+  if (status.ok()) status = mine->arena.Create(kArenaGranule);
+  const Address address = {pid, mine->control_memory.descriptor(), mine->arena.descriptor()};
+  std::vector<Address> addresses(size);
+  ANABRANCH_RETURN_IF_ERROR(gather(&address, sizeof(Address), addresses.data()));
+  for (int other = 0; other < size; ++other) {
+    if (other == rank) {
+      state->peers.push_back(std::move(mine));
+      continue;
+    }
+    auto peer = std::make_unique<Peer>(addresses[other]);
+    if (status.ok()) {
+      status = peer->control_memory.Open(peer->address.pid, peer->address.control, sizeof(Control));
+    }
+    if (status.ok()) {
+      status = peer->arena.Open(peer->address.pid, peer->address.arena, kArenaGranule);
+    }
+    state->peers.push_back(std::move(peer));
+  }
+  // Nobody goes on alone: the others would wait for a rank that could not reach them.
+  const int32_t code = static_cast<int32_t>(status.code());
+  std::vector<int32_t> codes(size);
+  ANABRANCH_RETURN_IF_ERROR(gather(&code, sizeof(code), codes.data()));
+  for (int other = 0; status.ok() && other < size; ++other) {
+    if (codes[other] == 0) continue;
+    status = MakeStatus(static_cast<StatusCode>(codes[other]), "rank ", other,
+                        " cannot share memory with the others; all must be on one host");
+  }
+  if (status.ok()) transport->reset(new HostTransport(std::move(state)));
+  return status;
+}
+
+Status HostTransport::AwaitRank(const Call& call, int other, uint32_t goal) {
+  State& s = *state_;
+  Peer& peer = *s.peers[other];
+  std::atomic<uint32_t>& theirs = peer.control().progress;
+  const std::chrono::milliseconds timeout(s.timeout_ms.load(std::memory_order_relaxed));
+  const Clock::time_point deadline = Clock::now() + timeout;
+  // Differences, so that the count may wrap.
+  for (uint32_t seen;
+       static_cast<int32_t>((seen = theirs.load(std::memory_order_acquire)) - goal) < 0;) {
+    const auto left = deadline - Clock::now();
+    // A rank that has come this far and then ended is none of this call's business.
+    const bool ended = peer.process.ended() && theirs.load(std::memory_order_acquire) == seen;
+    if (ended || left <= Clock::duration::zero()) {
+      s.broken = Absent(call, s.rank, timeout, other, peer, ended);
+      return s.broken;
+    }
+    FutexWait(&theirs, seen,
+              std::min<std::chrono::nanoseconds>(
+                  kLivenessPeriod, std::chrono::duration_cast<std::chrono::nanoseconds>(left)));
+  }
+  return Status::Ok();
+}
+
+Status HostTransport::Barrier(const Call& call) {
+  State& s = *state_;
+  std::atomic<uint32_t>& mine = s.peers[s.rank]->control().progress;
+  const uint32_t goal = mine.load(std::memory_order_relaxed) + 1;
+  mine.store(goal, std::memory_order_release);
+  FutexWakeAll(&mine);
+  for (int other = 0; other < s.size; ++other) {
+    if (other != s.rank) ANABRANCH_RETURN_IF_ERROR(AwaitRank(call, other, goal));
+  }
+  return Status::Ok();
+}
+
+Status HostTransport::AwaitFirst(Call* call) {
+  State& s = *state_;
+  ANABRANCH_RETURN_IF_ERROR(s.broken);
+  if (s.rank == 0) return Status::Ok();
+  const uint32_t mine = s.peers[s.rank]->control().progress.load(std::memory_order_relaxed);
+  ANABRANCH_RETURN_IF_ERROR(AwaitRank(*call, 0, mine + 1));
+  // Rank 0 cannot begin another call before this rank has joined this one.
+  const Record& first = s.peers[0]->control().records[(s.calls + 1) % 2];
+  *call = {first.operation, first.run, first.site, first.signature};
+  return Status::Ok();
+}
+
+Status HostTransport::Begin(const Call& call, int64_t bytes, std::span<const Window> windows) {
+  State& s = *state_;
+  ANABRANCH_RETURN_IF_ERROR(s.broken);
+  if (windows.size() > kMaxWindows) {
+    return InvalidArgument("transport: ", windows.size(), " windows; at most ", kMaxWindows);
+  }
+  ++s.calls;
+  Peer& me = *s.peers[s.rank];
+  Record& mine = s.record_of(s.rank);
+  mine = {};
+  CopyText(call.operation, mine.operation, sizeof(mine.operation));
+  mine.run = call.run;
+  mine.site = call.site;
+  mine.signature = call.signature;
+  mine.num_windows = static_cast<int64_t>(windows.size());
+  mine.bytes[0] = bytes;
+  for (size_t w = 0; w < windows.size(); ++w) mine.bytes[w] = windows[w].bytes;
+  int64_t needed = 0;
+  for (const int64_t one : mine.bytes) needed += RoundUp(one, kCacheLineBytes);
+  if (needed > me.arena.bytes()) {
+    // Half as much again, so that slowly growing steps do not map anew each time. A rank that gets
+    // no memory must still come: the others read it in the record.
+    const Status grown = me.arena.Grow(RoundUp(needed + needed / 2, kArenaGranule));
+    mine.code = static_cast<int32_t>(grown.code());
+    CopyText(grown.message(), mine.message, sizeof(mine.message));
+  }
+  mine.arena_bytes = me.arena.bytes();
+  me.control().calls.store(s.calls, std::memory_order_relaxed);
+  ANABRANCH_RETURN_IF_ERROR(Barrier(call));
+  const Record& first = s.record_of(0);
+  for (int rank = 0; rank < s.size; ++rank) {
+    const Record& theirs = s.record_of(rank);
+    if (std::strcmp(theirs.operation, first.operation) != 0 || theirs.run != first.run ||
+        theirs.site != first.site) {
+      s.broken = InvalidArgument(
+          "rank ", rank, " calls ", Describe(theirs.operation, theirs.run, theirs.site),
+          " where rank 0 calls ", Describe(first.operation, first.run, first.site));
+      return s.broken;
+    }
+    if (theirs.signature != first.signature || theirs.num_windows != first.num_windows) {
+      s.broken = InvalidArgument(call.operation, ": rank ", rank,
+                                 " and rank 0 pass arguments of different sizes or types");
+      return s.broken;
+    }
+    if (theirs.code != 0) {
+      s.broken = Status(static_cast<StatusCode>(theirs.code),
+                        "rank " + std::to_string(rank) + ": " + theirs.message);
+      return s.broken;
+    }
+    if (rank != s.rank) {
+      s.broken = s.peers[rank]->arena.Grow(theirs.arena_bytes);
+      ANABRANCH_RETURN_IF_ERROR(s.broken);
+    }
+  }
+  return Status::Ok();
+}
+
+Status HostTransport::AllGather(const Call& call, const void* mine, int64_t bytes, void* all) {
+  State& s = *state_;
+  ANABRANCH_RETURN_IF_ERROR(Begin(call, bytes, {}));
+  for (int rank = 0; rank < s.size; ++rank) {
+    if (s.record_of(rank).bytes[0] == s.record_of(0).bytes[0]) continue;
+    s.broken =
+        InvalidArgument(call.operation, ": rank ", rank, " gathers ", s.record_of(rank).bytes[0],
+                        " bytes, rank 0 ", s.record_of(0).bytes[0]);
+    return s.broken;
+  }
+  if (bytes > 0) std::memcpy(s.peers[s.rank]->arena.data(), mine, bytes);
+  ANABRANCH_RETURN_IF_ERROR(Barrier(call));
+  for (int rank = 0; bytes > 0 && rank < s.size; ++rank) {
+    std::memcpy(static_cast<char*>(all) + rank * bytes, s.peers[rank]->arena.data(), bytes);
+  }
+  return Status::Ok();
+}
+
+Status HostTransport::Share(const Call& call, std::span<const Window> windows, Access access,
+                            const Body& body) {
+  State& s = *state_;
+  ANABRANCH_RETURN_IF_ERROR(Begin(call, 0, windows));
+  const size_t count = windows.size();
+  std::vector<void*> peers(count * s.size);
+  for (int rank = 0; rank < s.size; ++rank) {
+    char* at = s.peers[rank]->arena.data();
+    for (size_t w = 0; w < count; ++w) {
+      peers[rank * count + w] = at;
+      at += RoundUp(s.record_of(rank).bytes[w], kCacheLineBytes);
+    }
+  }
+  const auto move = [&](bool out) {
+    for (size_t w = 0; w < count; ++w) {
+      char* shared = static_cast<char*>(peers[s.rank * count + w]);
+      char* own = static_cast<char*>(windows[w].data);
+      const int64_t bytes = windows[w].bytes;
+      if (bytes > 0) Copier(bytes)(out ? shared : own, out ? own : shared, bytes);
+    }
+    StreamFence();
+  };
+  if (access == Access::kPeersRead) {
+    move(/*out=*/true);
+    ANABRANCH_RETURN_IF_ERROR(Barrier(call));
+  }
+  const Status status = body(peers.data());
+  Record& mine = s.record_of(s.rank);
+  mine.code = static_cast<int32_t>(status.code());
+  CopyText(status.message(), mine.message, sizeof(mine.message));
+  ANABRANCH_RETURN_IF_ERROR(Barrier(call));
+  for (int rank = 0; rank < s.size; ++rank) {
+    const Record& record = s.record_of(rank);
+    if (record.code == 0) continue;
+    return Status(static_cast<StatusCode>(record.code),
+                  "rank " + std::to_string(rank) + ": " + record.message);
+  }
+  if (access == Access::kPeersWrite) move(/*out=*/false);
+  return Status::Ok();
+}
+
+}  // namespace anabranch

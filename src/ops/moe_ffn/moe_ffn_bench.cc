@@ -1,15 +1,18 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-// moe_ffn, forward and gradient, as a share of the multiply-add peak measured in the same process.
-// Weights are packed on the fly from plain bf16 [E,H,F] arrays, inside the timed call.
+// moe_ffn, forward and gradient, as a share of the multiply-add peak measured in the same process,
+// and the share of each of its products. Weights are plain bf16 [E,H,F] arrays, packed on the fly
+// inside the timed call, or panels that pack_experts wrote before.
 #include <benchmark/benchmark.h>
 
-#include <cmath>
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "base/scratch_block.h"
 #include "ops/moe_ffn/moe_ffn.h"
 #include "ops/moe_ffn/moe_ffn_cost.h"
 #include "tile/yardstick.h"
@@ -91,15 +94,69 @@ struct Buffers {
   std::vector<int32_t> offsets, row_token, slot_row;
 };
 
-struct FreeDeleter {
-  void operator()(void* block) const { std::free(block); }
+// The panels of experts, all four kinds.
+struct Panels {
+  Panels(const ConstTensorView& gate, const ConstTensorView& up, const ConstTensorView& down,
+         Executor* executor) {
+    PackExpertsArgs args{gate, up, down, {}};
+    TensorView* const views[] = {&args.packed.gate_up, &args.packed.down,
+                                 &args.packed.down_transposed, &args.packed.gate_up_transposed};
+    for (int kind = 0; kind < kNumExpertPanelKinds; ++kind) {
+      const ExpertPanelShape shape =
+          ShapeOf(static_cast<ExpertPanel>(kind), DType::kBF16, gate.size(1), gate.size(2));
+      memory[kind].resize(gate.size(0) * shape.panels * shape.panel_words() * 2);
+      *views[kind] = TensorView(memory[kind].data(),
+                                {gate.size(0), shape.panels, 2 * shape.words, tile::kPanelColumns});
+    }
+    const ScratchBlock scratch(PackExpertsScratchBytes(args, executor->num_workers()));
+    Context context = scratch.context(executor);
+    status = PackExperts(args, context);
+    packed = {args.packed.gate_up, args.packed.down, args.packed.down_transposed,
+              args.packed.gate_up_transposed};
+  }
+
+  Rows memory[kNumExpertPanelKinds];
+  PackedExperts packed;
+  Status status;
 };
 
-// Arguments: tokens, hidden, expert width, experts, k, threads, gradient (0 or 1).
+// Adds up the time of each of a call's parallel loops: one for each product, in order.
+class TimingExecutor final : public Executor {
+ public:
+  explicit TimingExecutor(Executor* executor) : executor_(executor) {}
+  int num_workers() const override { return executor_->num_workers(); }
+  void ParallelFor(int64_t num_units, const std::function<void(int64_t, int)>& unit) override {
+    const auto start = std::chrono::steady_clock::now();
+    executor_->ParallelFor(num_units, unit);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (loop_ < kProducts) seconds_[loop_++] += took.count();
+  }
+  void NextCall() { loop_ = 0; }
+  void Reset() { *this = TimingExecutor(executor_); }
+
+  static constexpr int kProducts = 5;
+  double seconds(int product) const { return seconds_[product]; }
+
+ private:
+  Executor* executor_;
+  double seconds_[kProducts] = {};
+  int loop_ = 0;
+};
+
+struct ProductName {
+  const char* name;
+  double products;  // of R x H x F
+};
+constexpr ProductName kProductNames[TimingExecutor::kProducts] = {
+    {"gate_up", 2}, {"down", 1}, {"hidden_grad", 1}, {"x_grad", 2}, {"weight_grads", 3}};
+
+// Arguments: tokens, hidden, expert width, experts, k, threads, gradient, packed (0 or 1).
 void BM_MoeFfn(benchmark::State& state) {
   const int64_t tokens = state.range(0), hidden = state.range(1), width = state.range(2);
   const int64_t experts = state.range(3), k = state.range(4);
   Buffers b(tokens, hidden, width, experts, k);
+  ThreadExecutor threads(static_cast<int>(state.range(5)));
+  TimingExecutor executor(&threads);
   MoeFfnArgs forward;
   b.SetInputs(forward, tokens, hidden, width, experts, k);
   forward.y = TensorView(b.y.data(), {tokens, hidden});
@@ -114,38 +171,54 @@ void BM_MoeFfn(benchmark::State& state) {
   grad.w_up_grad = TensorView(b.w_up_grad.data(), {experts, hidden, width});
   grad.w_down_grad = TensorView(b.w_down_grad.data(), {experts, width, hidden});
 
-  ThreadExecutor executor(static_cast<int>(state.range(5)));
+  std::unique_ptr<Panels> panels;
+  if (state.range(7) != 0) {
+    panels = std::make_unique<Panels>(forward.w_gate, forward.w_up, forward.w_down, &threads);
+    if (!panels->status.ok()) state.SkipWithError(panels->status.message().c_str());
+    forward.packed = grad.packed = panels->packed;
+  }
   const bool with_grad = state.range(6) != 0;
-  const int64_t bytes = std::max(MoeFfnScratchBytes(forward, executor.num_workers()),
-                                 MoeFfnGradScratchBytes(grad, executor.num_workers()));
-  const std::unique_ptr<void, FreeDeleter> scratch(
-      std::aligned_alloc(kCacheLineBytes, RoundUp(bytes, kCacheLineBytes)));
-  Context context{&executor, scratch.get(), bytes};
-  const double peak = tile::MeasurePeakGflops(DType::kBF16, &executor);
+  const ScratchBlock scratch(std::max(MoeFfnScratchBytes(forward, executor.num_workers()),
+                                      MoeFfnGradScratchBytes(grad, executor.num_workers())));
+  Context context = scratch.context(&executor);
+  const double peak = tile::MeasurePeakGflops(DType::kBF16, &threads);
   const auto run = [&] {
+    executor.NextCall();
     Status status = MoeFfn(forward, context);
     if (status.ok() && with_grad) status = MoeFfnGrad(grad, context);
     if (!status.ok()) state.SkipWithError(status.message().c_str());
   };
   run();  // touches every page
+  executor.Reset();
   for (auto _ : state) run();
   const MoeFfnProblem problem{tokens, tokens * k, hidden, width, experts, 2, 2};
   const double flops = MoeFfnFlops(problem) + (with_grad ? MoeFfnGradFlops(problem) : 0);
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["share_of_peak"] =
-      benchmark::Counter(flops * 1e-9 / peak, benchmark::Counter::kIsIterationInvariantRate);
+  const auto rate = [](double per_call) {
+    return benchmark::Counter(per_call, benchmark::Counter::kIsIterationInvariantRate);
+  };
+  state.counters["GFLOP/s"] = rate(flops * 1e-9);
+  state.counters["share_of_peak"] = rate(flops * 1e-9 / peak);
   state.counters["peak_GFLOP/s"] = peak;
+  for (int i = 0; i < (with_grad ? TimingExecutor::kProducts : 2); ++i) {
+    const double work = kProductNames[i].products * MoeFfnFlops(problem) / 3 * 1e-9;
+    state.counters[kProductNames[i].name] =
+        work * static_cast<double>(state.iterations()) / executor.seconds(i) / peak;
+  }
 }
 BENCHMARK(BM_MoeFfn)
-    ->ArgNames({"T", "H", "F", "E", "k", "threads", "grad"})
-    ->Args({2048, 2048, 1408, 64, 6, 2, 0})
-    ->Args({2048, 2048, 1408, 64, 6, 2, 1})
-    ->Args({2048, 2048, 1408, 64, 6, 1, 1})
-    ->Args({512, 2048, 1408, 64, 6, 2, 1})
-    ->Args({2048, 512, 256, 256, 8, 2, 1})
-    ->Args({2048, 512, 256, 64, 8, 2, 1})
-    ->Args({4096, 256, 128, 64, 8, 2, 1})
+    ->ArgNames({"T", "H", "F", "E", "k", "threads", "grad", "packed"})
+    ->Args({2048, 2048, 1408, 64, 6, 2, 0, 0})
+    ->Args({2048, 2048, 1408, 64, 6, 2, 1, 0})
+    ->Args({2048, 2048, 1408, 64, 6, 2, 1, 1})
+    ->Args({2048, 2048, 1408, 64, 6, 1, 1, 1})
+    ->Args({512, 2048, 1408, 64, 6, 2, 1, 0})
+    ->Args({512, 2048, 1408, 64, 6, 2, 1, 1})
+    ->Args({2048, 512, 256, 256, 8, 2, 1, 0})
+    ->Args({2048, 512, 256, 256, 8, 2, 1, 1})
+    ->Args({2048, 512, 256, 64, 8, 2, 1, 0})
+    ->Args({2048, 512, 256, 64, 8, 2, 1, 1})
+    ->Args({4096, 256, 128, 64, 8, 2, 1, 0})
+    ->Args({4096, 256, 128, 64, 8, 2, 1, 1})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 

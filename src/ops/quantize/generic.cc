@@ -36,6 +36,13 @@ inline uint32_t LargestLane(VU x) {
   for (int lane = 1; lane < kLanes; ++lane) most = x[lane] > most ? x[lane] : most;
   return most;
 }
+inline void StoreFourBytes(uint8_t* to, const VU (&words)[4]) {
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  for (int i = 0; i < 4; ++i) {
+    const Bytes bytes = __builtin_convertvector(words[i], Bytes);
+    __builtin_memcpy(to + i * kLanes, &bytes, sizeof(bytes));
+  }
+}
 
 #include "ops/quantize/block_body.inc"
 

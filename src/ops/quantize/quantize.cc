@@ -191,10 +191,18 @@ void ZeroPadding(const QuantizeArgs& args, const GroupSpan* spans, int64_t num_g
   });
 }
 
+void AddStatistics(const double* sums, int64_t num_tiles, const TensorView& statistics) {
+  for (int64_t i = 0; i < kQuantizeStatistics; ++i) {
+    double sum = 0;
+    for (int64_t tile = 0; tile < num_tiles; ++tile) sum += sums[tile * kQuantizeStatistics + i];
+    statistics.as<float>()[i] = static_cast<float>(sum);
+  }
+}
+
 }  // namespace
 
 int64_t QuantizeScratchBytes(const QuantizeArgs& args) {
-  return ScratchBytes(args.options, args.x, args.group_sizes, false);
+  return ScratchBytes(args.options, args.x, args.group_sizes, args.statistics.has_value());
 }
 
 Status Quantize(const QuantizeArgs& args, const Context& context) {
@@ -203,9 +211,10 @@ Status Quantize(const QuantizeArgs& args, const Context& context) {
   const QuantizeOptions& options = args.options;
   const quantize::BlockPlan plan = quantize::PlanBlocks(options);
   const int64_t num_groups = quantize::NumGroups(args.group_sizes);
+  const bool counted = args.statistics.has_value();
   Scratch scratch;
   ANABRANCH_RETURN_IF_ERROR(
-      TakeScratch(kOp, options, args.x, args.group_sizes, false, context, &scratch));
+      TakeScratch(kOp, options, args.x, args.group_sizes, counted, context, &scratch));
   ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.x.size(0),
                                                  args.data.size(0), options.row_alignment,
                                                  quantize::BlockRows(options), scratch.spans));
@@ -216,14 +225,18 @@ Status Quantize(const QuantizeArgs& args, const Context& context) {
   const Tiles tiles = MakeTiles(scratch.spans, scratch.first_tile, num_groups, args.x.size(1));
   ScaleTensors(options, tiles, args.x, scratch, args.tensor_scale, context);
   ZeroPadding(args, scratch.spans, num_groups, context);
+  if (counted) std::fill_n(scratch.sums, tiles.count() * kQuantizeStatistics, 0.0);
   context.executor->ParallelFor(tiles.count(), [&](int64_t index, int) {
     const Tile tile = TileAt(tiles, index);
     TileRun run = RunOf(tiles, tile, args.x);
     run.key = args.key.as<uint32_t>();
     run.encode = scratch.encode[tile.group];
+    run.tensor_scale = args.tensor_scale.as<float>()[tile.group];
+    run.statistics = counted ? scratch.sums + index * kQuantizeStatistics : nullptr;
     SetCodes(options, tiles, tile, args.data, args.scale, &run);
     Kernels().quantize(plan, run);
   });
+  if (counted) AddStatistics(scratch.sums, tiles.count(), args.statistics);
   return Status::Ok();
 }
 
@@ -292,13 +305,7 @@ Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& con
     run.statistics = counted ? scratch.sums + index * kQuantizeStatistics : nullptr;
     Kernels().quantize_dequantize(plan, run);
   });
-  for (int64_t i = 0; counted && i < kQuantizeStatistics; ++i) {
-    double sum = 0;
-    for (int64_t tile = 0; tile < tiles.count(); ++tile) {
-      sum += scratch.sums[tile * kQuantizeStatistics + i];
-    }
-    args.statistics.as<float>()[i] = static_cast<float>(sum);
-  }
+  if (counted) AddStatistics(scratch.sums, tiles.count(), args.statistics);
   return Status::Ok();
 }
 

@@ -64,6 +64,13 @@ void ExpectSame(const Problem& problem, const std::string& what) {
   ASSERT_TRUE(RunRoundTrip(&fast).ok()) << what;
   ASSERT_TRUE(QuantizeDequantizeReference(slow.RoundTripArgs()).ok());
   EXPECT_TRUE(SameFloats(fast.back, slow.back)) << what;
+  Problem counted = problem;
+  QuantizeArgs args = counted.Args();
+  args.statistics = counted.RoundTripArgs().statistics;
+  ASSERT_TRUE(Call<QuantizeArgs>(Quantize, QuantizeScratchBytes, args).ok()) << what;
+  EXPECT_EQ(counted.data, fast.data) << what;
+  EXPECT_TRUE(SameScales(counted, fast)) << what;
+  EXPECT_TRUE(SameFloats(counted.statistics, fast.statistics)) << what;
   for (int i = 0; i < kQuantizeStatistics; ++i) {
     // Counts are exact; sums of a row are f32 in lanes: 2^-24 a term, at most 512 / 4 of them.
     const float bound = i < 3 ? 0 : 0x1p-16f * slow.statistics[i];

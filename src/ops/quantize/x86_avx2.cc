@@ -38,6 +38,15 @@ inline uint32_t LargestLane(VU x) {
   most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
   return static_cast<uint32_t>(_mm_cvtsi128_si32(most));
 }
+// Not __builtin_convertvector, which GCC 12 takes apart lane by lane.
+inline void StoreFourBytes(uint8_t* to, const VU (&words)[4]) {
+  const auto at = [&](int i) { return reinterpret_cast<__m256i>(words[i]); };
+  const __m256i low = _mm256_packus_epi32(at(0), at(1)), high = _mm256_packus_epi32(at(2), at(3));
+  // Packing works within halves of 128 bits: fours of bytes come out in the order 0 2 4 6 1 3 5 7.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order));
+}
 
 #include "ops/quantize/block_body.inc"
 

@@ -70,6 +70,34 @@ def step_record(step: int, *, layers: int = 5, experts: int = 64, total: int = 6
     }  # fmt: skip
 
 
+OPERANDS = ("fprop_x", "fprop_w", "dgrad_dy", "dgrad_w", "wgrad_x", "wgrad_dy")
+
+
+def quantized_record(step: int, *, layers: int = 4) -> dict:
+    """A step line under low precision, the first layer in bf16; noisier and flushing more with depth."""
+    attention, gated = ("q_a", "q_b", "kv_a", "kv_b", "o"), ("w_gate", "w_up", "w_down")
+    names = [f"attention.{name}" for name in attention] + [f"moe.{name}" for name in gated]
+    rng, found = np.random.default_rng(step), []
+    for layer in range(1, layers):
+        depth = layer / layers
+        products = [
+            {
+                "name": name,
+                "sqnr_db": [
+                    round(31.5 - 9 * depth * (op > 1) + rng.normal(0, 0.3), 2) for op in range(6)
+                ],
+                "saturated_share": [1e-4 * depth * (op == 2) for op in range(6)],
+                "flushed_share": [
+                    float(f"{10 ** (-5 + 4 * depth * (op > 1)):.4g}") for op in range(6)
+                ],
+            }
+            for name in names
+        ]
+        found.append({"layer": layer, "products": products})
+    shares = {"saturated_share": 1e-5, "flushed_share": 2e-3}
+    return {**step_record(step), **shares, "quantized": {"operands": [*OPERANDS], "layers": found}}
+
+
 def eval_record(step: int) -> dict[str, Any]:
     """A held-out evaluation after `step`."""
     loss = step_record(step)["loss"] + 0.05

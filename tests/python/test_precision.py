@@ -5,9 +5,11 @@ import jax
 import numpy as np
 import pytest
 
-from anabranch import recipes
+from anabranch import models, recipes
 from anabranch.errors import UsageError
 from anabranch.ops.quantize import GEMMS
+from anabranch.ops.quantize.products import OPERANDS
+from anabranch.ops.quantize.scope import MAX_PRODUCTS
 from anabranch.recipes.precision import PrecisionConfig, describe
 from anabranch.train import precision
 from anabranch.train.step import init_state, make_train_step
@@ -93,16 +95,46 @@ def test_a_step_reports_what_quantisation_did():
     state, step = compiled("precision.recipe=mxfp8+floor", "precision.overrides=0=bf16")
     metrics = step(state)[1]
     assert bool(metrics.applied)
-    found = precision.summary(metrics.precision)
+    config = recipes.override(recipes.get("smoke"), TINY).model
+    names = precision.product_names(config)
+    found = precision.summary(metrics.precision, names)
     assert 0 < found["saturated_share"] < 0.05
     assert 0 <= found["flushed_share"] < 0.2
     (layer,) = found["quantized"]["layers"]
     assert layer["layer"] == 1
     # q_a, q_b, kv_a, kv_b, o; gate, up, down of the routed and of the shared experts.
     assert len(layer["products"]) == 11
-    for product in layer["products"]:
+    for index, product in enumerate(layer["products"]):
         assert min(product["sqnr_db"]) > 20
-    assert precision.summary(np.zeros((0, 16, 6, 5), np.float32)) == {}
+        # The product is called by the weights that it multiplies with.
+        weight = state.params["layers"][1]
+        for part in product["name"].split("."):
+            weight = weight[part]
+        assert weight.size == metrics.precision[1, index, OPERANDS.index("fprop_w"), 0]
+    assert len({product["name"] for product in layer["products"]}) == 11
+    assert precision.summary(np.zeros((0, 16, 6, 5), np.float32), names) == {}
+
+
+def test_operands_that_are_not_quantised_have_no_figures():
+    sums = np.zeros((1, 16, 6, 5))
+    sums[0, 0, 0] = 100, 1, 2, 1000, 1
+    (layer,) = precision.summary(sums, [["attention.q"]])["quantized"]["layers"]
+    (product,) = layer["products"]
+    assert product["name"] == "attention.q"
+    assert product["saturated_share"] == [0.01] + [None] * 5
+    assert product["flushed_share"] == [0.02] + [None] * 5
+    assert product["sqnr_db"] == [30.0] + [None] * 5
+
+
+@pytest.mark.parametrize("name", ("qwen3-30b-a3b", "deepseek-v2-lite", "default"))
+def test_every_layer_names_its_products(name):
+    config = recipes.get(name).model
+    shapes = jax.eval_shape(lambda: models.init(jax.random.key(0), config))
+    for layer, names in zip(shapes["layers"], precision.product_names(config), strict=True):
+        leaves = jax.tree_util.tree_flatten_with_path(layer)[0]
+        paths = {jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves}
+        matrices = {p for p in paths if not p.endswith(("norm", "router", "expert_bias"))}
+        assert set(names) == matrices and len(names) == len(matrices) <= MAX_PRODUCTS
 
 
 def test_stochastic_steps_repeat_and_differ_from_each_other():

@@ -18,7 +18,7 @@ import pytest
 import synthetic_run
 from anabranch.cli import main
 from anabranch.train import report
-from anabranch.train.report import axis, chart, heat_map, repeat, run_log, units
+from anabranch.train.report import axis, chart, heat_map, quantized, repeat, run_log, units
 from anabranch.train.report.summary import summarise
 
 _VOID = {"meta", "img", "br", "path", "image"}
@@ -138,6 +138,40 @@ def test_killed_run_with_a_truncated_line(tmp_path):
     text = _check(path).text
     assert "1 unreadable line of metrics.jsonl left out" in text
     assert "unfinished, at step 180 of 600" in text
+
+
+def test_quantisation_by_layer_and_operand(tmp_path):
+    lines = [synthetic_run.STARTED, *(synthetic_run.quantized_record(step) for step in (5, 10))]
+    lines.append(synthetic_run.step_record(15))  # the last line may lack it
+    found = quantized.tables(lines[2])
+    table = found["flushed_share"]
+    assert table.operands == [*synthetic_run.OPERANDS] and table.products[0] == "attention.q_a"
+    assert np.isnan(table.values[:, :, 0]).all()  # the first layer is bf16
+    np.testing.assert_allclose(table.values[0, 2], [np.nan, 1e-4, 1e-3, 1e-2], rtol=1e-9)
+    checker = _check(_write(tmp_path, lines))
+    assert "Signal to noise, step 10" in checker.text and "Flushed to zero, step 10" in checker.text
+    assert "moe.w_down" in checker.text and "wgrad_dy" in checker.text
+    assert "1.00 %" in checker.text  # the worst layer's share
+    strips = 3 * 8 * 6 * 2
+    assert checker.tags.count("img") >= strips
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert 'title="layer 1: 0.01 %; layer 2: 0.10 %; layer 3: 1.00 %"' in page.replace(
+        "\u202f", " "
+    )
+
+
+@pytest.mark.parametrize("value", [None, "text", [], [[]], {}, {"a": 1}, [1, "x"], -1, 1e308, True])
+def test_quantisation_of_a_wrong_kind(tmp_path, value):
+    lines = [synthetic_run.quantized_record(step) for step in range(1, 8)]
+    lines[0]["quantized"] = value
+    lines[1]["quantized"]["operands"] = value
+    lines[2]["quantized"]["layers"] = value
+    lines[3]["quantized"]["layers"][0] = value
+    lines[4]["quantized"]["layers"][0]["layer"] = value
+    lines[5]["quantized"]["layers"][0]["products"] = value
+    lines[6]["quantized"]["layers"][0]["products"][0]["sqnr_db"] = value
+    for count in range(1, 8):
+        _check(_write(tmp_path, lines[:count]))
 
 
 def test_resumed_run_shows_each_step_once(tmp_path):

@@ -109,7 +109,7 @@ class Meter:
             "auxiliary_loss": float(metrics.objective) - float(metrics.cross_entropy),
             "dropped_tokens": self._dropped,
             **balance(metrics.group_sizes),
-            **precision.summary(metrics.precision),
+            **precision.summary(metrics.precision, precision.product_names(self._model)),
             "time_split": {
                 "data": self._data_seconds,
                 "step": self._step_seconds,

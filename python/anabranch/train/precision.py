@@ -14,6 +14,7 @@ from anabranch.ops.quantize.keys import derive_key
 from anabranch.ops.quantize.products import OPERANDS, STATISTICS
 
 if TYPE_CHECKING:
+    from anabranch.models.config import Config
     from anabranch.recipes.recipe import Recipe
 
 
@@ -38,12 +39,31 @@ def step_scope(
     return scope.run(layers, derive_key(recipe.train.seed, step, microbatch), given)
 
 
-def summary(statistics: np.ndarray) -> dict[str, Any]:
+def product_names(config: Config) -> list[list[str]]:
+    """The weights of each layer's products, by their paths in the parameters, in the order of the products."""
+    attention = ["q", "k", "v", "o"]
+    if config.attention.kind == "mla":
+        queries = ["q_a", "q_b"] if config.attention.q_lora_rank else ["q"]
+        attention = [*queries, "kv_a", "kv_b", "o"]
+    gated = ("w_gate", "w_up", "w_down")
+    dense = [f"ffn.{name}" for name in gated]
+    routed = [f"moe.{name}" for name in gated]
+    if config.num_shared_experts:
+        routed += [f"moe.shared.{name}" for name in gated]
+    attention = [f"attention.{name}" for name in attention]
+    return [
+        attention + (dense if index < config.num_dense_layers else routed)
+        for index in range(config.num_layers)
+    ]
+
+
+def summary(statistics: np.ndarray, names: list[list[str]]) -> dict[str, Any]:
     """Metrics of one step from f32 [layers, products, 6, 5]; empty without quantised layers.
 
     `saturated_share` and `flushed_share` are over all quantised elements: clipped to the largest element, and
     turned from a number into 0. `quantized` has them, and the signal-to-noise ratio in dB, per operand
-    (`operands` names them) of each product of each layer; null where there is no noise.
+    (`operands` names them) of each product of each layer, called by `product_names`; null where an operand
+    is not quantised or has no noise.
     """
     sums = np.asarray(statistics, np.float64)
     if not sums.size or not sums[..., 0].any():
@@ -51,9 +71,13 @@ def summary(statistics: np.ndarray) -> dict[str, Any]:
     total = dict(zip(STATISTICS, sums.reshape(-1, len(STATISTICS)).sum(0), strict=True))
     layers = []
     for layer, products in enumerate(sums):
-        used = [p for p in products if p[:, 0].any()]
+        used = [
+            {"name": name, **_operands(product)}
+            for name, product in zip(names[layer], products, strict=False)
+            if product[:, 0].any()
+        ]
         if used:
-            layers.append({"layer": layer, "products": [_operands(product) for product in used]})
+            layers.append({"layer": layer, "products": used})
     return {
         "saturated_share": total["saturated"] / total["elements"],
         "flushed_share": total["flushed"] / total["elements"],
@@ -63,11 +87,11 @@ def summary(statistics: np.ndarray) -> dict[str, Any]:
 
 def _operands(product: np.ndarray) -> dict[str, list[Any]]:
     elements, saturated, flushed, signal, noise = product.T
-    elements = np.maximum(elements, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
+        shares = saturated / elements, flushed / elements
         decibel = 10 * np.log10(signal / noise)
     return {
-        "saturated_share": [float(f"{x:.4g}") for x in saturated / elements],
-        "flushed_share": [float(f"{x:.4g}") for x in flushed / elements],
+        "saturated_share": [float(f"{x:.4g}") if np.isfinite(x) else None for x in shares[0]],
+        "flushed_share": [float(f"{x:.4g}") if np.isfinite(x) else None for x in shares[1]],
         "sqnr_db": [round(float(x), 2) if np.isfinite(x) else None for x in decibel],
     }

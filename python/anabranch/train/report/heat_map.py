@@ -134,7 +134,7 @@ def draw(log: RunLog) -> str:
 def _picture(title: str, numbers: np.ndarray, axis: Axis, experts: int) -> str:
     images = "".join(
         f'<image class="only-{theme}" width="1000" height="1000" preserveAspectRatio="none" '
-        f'href="{_data(png(numbers, palette(stops)))}"/>'
+        f'href="{embedded(png(numbers, palette(stops)))}"/>'
         for theme, stops in (("light", _LIGHT), ("dark", _DARK))
     )
     svg = (
@@ -147,14 +147,15 @@ def _picture(title: str, numbers: np.ndarray, axis: Axis, experts: int) -> str:
     return figure(title, plot, unit="expert number", x_label="step")
 
 
-def _data(picture: bytes) -> str:
+def embedded(picture: bytes) -> str:
+    """Returns a PNG as the address of an image."""
     return "data:image/png;base64," + base64.b64encode(picture).decode("ascii")
 
 
 def _scale() -> str:
     numbers = np.arange(1, _LEVELS + 1, dtype=np.uint8)[None, :]
     images = "".join(
-        f'<img class="only-{theme}" alt="" src="{_data(png(numbers, palette(stops)))}">'
+        f'<img class="only-{theme}" alt="" src="{embedded(png(numbers, palette(stops)))}">'
         for theme, stops in (("light", _LIGHT), ("dark", _DARK))
     )
     ends = [math.pow(2, -_OCTAVES), math.pow(2, _OCTAVES)]

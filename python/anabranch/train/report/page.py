@@ -9,7 +9,7 @@ from importlib import resources
 
 import numpy as np
 
-from anabranch.train.report import curves, heat_map, repeat, units
+from anabranch.train.report import curves, heat_map, quantized, repeat, units
 from anabranch.train.report.markup import flatten, safe, section, table
 from anabranch.train.report.run_log import Record, RunLog, number
 from anabranch.train.report.summary import Summary, summarise
@@ -39,7 +39,7 @@ def render(log: RunLog) -> str:
             section("Learning", curves.learning(log, summary), _skipped(log)),
             section("Expert load", experts, _balance(summary)),
             section("Speed and memory", speed),
-            section("Low precision", curves.precision(log)),
+            section("Low precision", curves.precision(log) + quantized.draw(log)),
         ]
     parts += [
         section("Generated text", _samples(log)),

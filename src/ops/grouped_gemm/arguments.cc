@@ -53,7 +53,7 @@ Status CheckGroupSizes(const Argument& sizes, int64_t num_groups, GroupedGemmPro
 }
 
 // Rows [M, n] and a weight: the same type, or bf16 rows with an f32 weight.
-Status CheckRowsAndWeight(const Argument& rows, const Argument& w, int contracted_axis_of_w) {
+Status CheckRowsAndWeight(const Argument& rows, const Argument& w) {
   ANABRANCH_RETURN_IF_ERROR(CheckFloat(rows, 2));
   ANABRANCH_RETURN_IF_ERROR(CheckFloat(w, 3));
   if (rows.view.dtype() == DType::kF32 && w.view.dtype() == DType::kBF16) {
@@ -61,35 +61,88 @@ Status CheckRowsAndWeight(const Argument& rows, const Argument& w, int contracte
                            " is ", w.view.ToString(),
                            "; types must be equal, or bf16 rows with an f32 weight");
   }
-  return CheckSameSize(rows, 1, w, contracted_axis_of_w);
+  return Status::Ok();
 }
 
-}  // namespace
+// Codes and scales of a weight, and rows that can meet them.
+Status CheckCoding(const Argument& rows, const Argument& w, const WeightCoding& coding) {
+  const DType codes = w.view.dtype(), element = FactsOf(coding.format).element.dtype;
+  if (w.view.rank() != 3 || (codes != DType::kU8 && codes != element)) {
+    return InvalidArgument(w.op, ": ", w.name, " is ", w.view.ToString(), "; must be u8 or ",
+                           Name(element), " of rank 3");
+  }
+  if (rows.view.rank() != 2 || rows.view.dtype() != DType::kBF16) {
+    return InvalidArgument(rows.op, ": ", rows.name, " is ", rows.view.ToString(),
+                           "; must be bf16 of rank 2");
+  }
+  const ScaleKind kind = FactsOf(coding.format).scale;
+  const DType type = kind == ScaleKind::kE8m0   ? DType::kE8M0
+                     : kind == ScaleKind::kE4m3 ? DType::kE4M3
+                                                : DType::kF32;
+  const BlockShape block = BlockShapeOf(coding);
+  const int64_t scale_rows = w.view.size(0) * CeilDiv(w.view.size(1), block.rows);
+  const int64_t scale_columns = CeilDiv(w.view.size(2), block.columns);
+  if (coding.scale.dtype() == type && coding.scale.HasShape({scale_rows, scale_columns})) {
+    return Status::Ok();
+  }
+  return InvalidArgument(w.op, ": scale is ", coding.scale.ToString(), "; must be ", Name(type),
+                         "[", scale_rows, ",", scale_columns, "] for ", w.name, " ",
+                         w.view.ToString());
+}
 
-Status Validate(const GroupedGemmArgs& args, GroupedGemmProblem* problem) {
-  constexpr const char* kOp = "grouped_gemm";
-  const Argument x{kOp, "x", args.x};
-  const Argument w{kOp, "w", args.w};
-  const Argument y{kOp, "y", args.y};
-  ANABRANCH_RETURN_IF_ERROR(CheckRowsAndWeight(x, w, 1));
+// y [M, N] = rows [M, K] @ w [E, K, N]; coding is null for plain weights.
+Status ValidateProduct(const char* op, const GroupedGemmArgs& args, const WeightCoding* coding,
+                       GroupedGemmProblem* problem) {
+  const Argument x{op, "x", args.x};
+  const Argument w{op, "w", args.w};
+  const Argument y{op, "y", args.y};
+  ANABRANCH_RETURN_IF_ERROR(coding == nullptr ? CheckRowsAndWeight(x, w)
+                                              : CheckCoding(x, w, *coding));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(x, 1, w, 1));
   ANABRANCH_RETURN_IF_ERROR(CheckFloat(y, 2));
   ANABRANCH_RETURN_IF_ERROR(CheckSameSize(y, 0, x, 0));
   ANABRANCH_RETURN_IF_ERROR(CheckSameSize(y, 1, w, 2));
   *problem = {x.view.size(0), 0, w.view.size(1), w.view.size(2), x.view.dtype(), nullptr, 0};
-  return CheckGroupSizes({kOp, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+  return CheckGroupSizes({op, "group_sizes", args.group_sizes}, w.view.size(0), problem);
 }
 
-Status Validate(const GroupedGemmDgradArgs& args, GroupedGemmProblem* problem) {
-  constexpr const char* kOp = "grouped_gemm_dgrad";
-  const Argument dy{kOp, "dy", args.dy};
-  const Argument w{kOp, "w", args.w};
-  const Argument dx{kOp, "dx", args.dx};
-  ANABRANCH_RETURN_IF_ERROR(CheckRowsAndWeight(dy, w, 2));
+Status ValidateDgrad(const char* op, const GroupedGemmDgradArgs& args, const WeightCoding* coding,
+                     GroupedGemmProblem* problem) {
+  const Argument dy{op, "dy", args.dy};
+  const Argument w{op, "w", args.w};
+  const Argument dx{op, "dx", args.dx};
+  ANABRANCH_RETURN_IF_ERROR(coding == nullptr ? CheckRowsAndWeight(dy, w)
+                                              : CheckCoding(dy, w, *coding));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dy, 1, w, 2));
   ANABRANCH_RETURN_IF_ERROR(CheckFloat(dx, 2));
   ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dx, 0, dy, 0));
   ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dx, 1, w, 1));
   *problem = {dy.view.size(0), 0, w.view.size(1), w.view.size(2), dy.view.dtype(), nullptr, 0};
-  return CheckGroupSizes({kOp, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+  return CheckGroupSizes({op, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+}
+
+}  // namespace
+
+BlockShape BlockShapeOf(const WeightCoding& coding) {
+  const FormatFacts facts = FactsOf(coding.format);
+  return {facts.square || coding.axis == 0 ? facts.block : 1,
+          facts.square || coding.axis == 1 ? facts.block : 1};
+}
+
+Status Validate(const GroupedGemmArgs& args, GroupedGemmProblem* problem) {
+  return ValidateProduct("grouped_gemm", args, nullptr, problem);
+}
+
+Status Validate(const GroupedGemmDgradArgs& args, GroupedGemmProblem* problem) {
+  return ValidateDgrad("grouped_gemm_dgrad", args, nullptr, problem);
+}
+
+Status Validate(const GroupedGemmCodedArgs& args, GroupedGemmProblem* problem) {
+  return ValidateProduct("grouped_gemm_coded", args.product, &args.coding, problem);
+}
+
+Status Validate(const GroupedGemmDgradCodedArgs& args, GroupedGemmProblem* problem) {
+  return ValidateDgrad("grouped_gemm_dgrad_coded", args.product, &args.coding, problem);
 }
 
 Status Validate(const GroupedGemmWgradArgs& args, GroupedGemmProblem* problem) {

@@ -25,6 +25,14 @@ struct GroupedGemmProblem {
 Status Validate(const GroupedGemmArgs& args, GroupedGemmProblem* problem);
 Status Validate(const GroupedGemmDgradArgs& args, GroupedGemmProblem* problem);
 Status Validate(const GroupedGemmWgradArgs& args, GroupedGemmProblem* problem);
+Status Validate(const GroupedGemmCodedArgs& args, GroupedGemmProblem* problem);
+Status Validate(const GroupedGemmDgradCodedArgs& args, GroupedGemmProblem* problem);
+
+// Rows and columns of one block of coded weights.
+struct BlockShape {
+  int64_t rows, columns;
+};
+BlockShape BlockShapeOf(const WeightCoding& coding);
 
 // Whether the caller's scratch holds what the operation needs.
 Status CheckScratch(const char* op, const Context& context, int64_t needed_bytes);

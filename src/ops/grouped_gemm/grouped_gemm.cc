@@ -12,6 +12,7 @@
 #include "ops/grouped_gemm/arguments.h"
 #include "ops/grouped_gemm/schedule.h"
 #include "tile/block.h"
+#include "tile/coded/coded.h"
 #include "tile/prefetch.h"
 #include "tile/tile.h"
 
@@ -37,13 +38,43 @@ struct RowProduct {
   bool transposed;       // contracts over N
   int64_t contracted;
   int64_t columns;
+  const WeightCoding* coding;  // null: w is f32 or bf16
 };
 
-RowProduct Describe(const GroupedGemmArgs& args) {
-  return {args.x, args.w, args.y, false, args.w.size(1), args.w.size(2)};
+RowProduct Describe(const GroupedGemmArgs& args, const WeightCoding* coding = nullptr) {
+  return {args.x, args.w, args.y, false, args.w.size(1), args.w.size(2), coding};
 }
-RowProduct Describe(const GroupedGemmDgradArgs& args) {
-  return {args.dy, args.w, args.dx, true, args.w.size(2), args.w.size(1)};
+RowProduct Describe(const GroupedGemmDgradArgs& args, const WeightCoding* coding = nullptr) {
+  return {args.dy, args.w, args.dx, true, args.w.size(2), args.w.size(1), coding};
+}
+RowProduct Describe(const GroupedGemmCodedArgs& args) {
+  return Describe(args.product, &args.coding);
+}
+RowProduct Describe(const GroupedGemmDgradCodedArgs& args) {
+  return Describe(args.product, &args.coding);
+}
+
+// The codes of one group's matrix.
+tile::CodedMatrix MatrixOf(const RowProduct& product, int64_t group) {
+  const WeightCoding& coding = *product.coding;
+  const FormatFacts facts = FactsOf(coding.format);
+  const BlockShape block = BlockShapeOf(coding);
+  const int64_t k = product.w.size(1), n = product.w.size(2), pitch = coding.scale.size(1);
+  tile::CodedMatrix matrix;
+  matrix.codes = product.w.as<uint8_t>() + group * k * n;
+  matrix.pitch = n;
+  matrix.element = facts.element.dtype == DType::kE4M3   ? tile::CodedElement::kE4m3
+                   : facts.element.dtype == DType::kE5M2 ? tile::CodedElement::kE5m2
+                                                         : tile::CodedElement::kE2m1;
+  matrix.scale_type = facts.scale == ScaleKind::kE8m0   ? tile::CodedScale::kE8m0
+                      : facts.scale == ScaleKind::kE4m3 ? tile::CodedScale::kE4m3
+                                                        : tile::CodedScale::kF32;
+  matrix.scale = coding.scale.as<std::byte>() +
+                 group * CeilDiv(k, block.rows) * pitch * SizeOf(coding.scale.dtype());
+  matrix.scale_pitch = pitch;
+  matrix.block_rows = block.rows;
+  matrix.block_columns = block.columns;
+  return matrix;
 }
 
 struct Scratch {
@@ -185,7 +216,19 @@ class RowProductRun {
                                NumWeightRows(unit), length * size);
   }
 
+  void PackCodes(const Unit& unit, int worker) {
+    const tile::CodedMatrix matrix = MatrixOf(product_, unit.group);
+    if (product_.transposed) {
+      tile::PackCodedTransposed(kernels_, matrix, {unit.first_column, unit.columns, 0, problem_.n},
+                                scratch_.panel(worker));
+    } else {
+      tile::PackCodedRows(kernels_.isa, matrix, {0, problem_.k, unit.first_column, unit.columns},
+                          scratch_.panel(worker));
+    }
+  }
+
   void PackPanel(const Unit& unit, int worker) {
+    if (product_.coding != nullptr) return PackCodes(unit, worker);
     const tile::Packer& packer = kernels_.pack(product_.w.dtype(), product_.rows.dtype());
     const void** rows = scratch_.weight_rows + worker * scratch_.weight_rows_pitch;
     const std::byte* first = FirstWeight(unit);
@@ -252,6 +295,22 @@ int64_t GroupedGemmDgradScratchBytes(const GroupedGemmDgradArgs& args, int num_w
 
 Status GroupedGemmDgrad(const GroupedGemmDgradArgs& args, const Context& context) {
   return RunRowProduct("grouped_gemm_dgrad", args, context);
+}
+
+int64_t GroupedGemmCodedScratchBytes(const GroupedGemmCodedArgs& args, int num_workers) {
+  return Scratch(nullptr, Describe(args), num_workers).arena.used_bytes();
+}
+
+Status GroupedGemmCoded(const GroupedGemmCodedArgs& args, const Context& context) {
+  return RunRowProduct("grouped_gemm_coded", args, context);
+}
+
+int64_t GroupedGemmDgradCodedScratchBytes(const GroupedGemmDgradCodedArgs& args, int num_workers) {
+  return Scratch(nullptr, Describe(args), num_workers).arena.used_bytes();
+}
+
+Status GroupedGemmDgradCoded(const GroupedGemmDgradCodedArgs& args, const Context& context) {
+  return RunRowProduct("grouped_gemm_dgrad_coded", args, context);
 }
 
 }  // namespace anabranch

@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
+#include "ops/quantize/quantize.h"
 
 // Products of a ragged batch of rows with one matrix per group. Rows lie in group order: group g
 // holds the group_sizes[g] rows after those of groups 0 ... g - 1, and g(r) is the group of row r.
@@ -47,6 +48,30 @@ struct GroupedGemmDgradArgs {
 };
 int64_t GroupedGemmDgradScratchBytes(const GroupedGemmDgradArgs& args, int num_workers);
 Status GroupedGemmDgrad(const GroupedGemmDgradArgs& args, const Context& context);
+
+// The same two with w in block-scaled low precision, as Quantize (ops/quantize/quantize.h) writes
+// it for [E * K, N] in E groups of K rows with row_alignment 1: products are those of w's values
+// without tensor scales, rounded to bf16 (exact but for extreme scales). They are decoded into the
+// panels that the product reads; no copy of them exists elsewhere. Bits are those of the bf16
+// product.
+//   Types     args.w is u8 | e4m3 | e5m2 [E, K, N]; rows are bf16.
+struct WeightCoding {
+  QuantizedFormat format = QuantizedFormat::kMxfp8E4m3;
+  int axis = 1;           // blocks lie along N (1) or K (0)
+  ConstTensorView scale;  // [rows of blocks, columns of blocks]
+};
+struct GroupedGemmCodedArgs {
+  GroupedGemmArgs product;
+  WeightCoding coding;
+};
+int64_t GroupedGemmCodedScratchBytes(const GroupedGemmCodedArgs& args, int num_workers);
+Status GroupedGemmCoded(const GroupedGemmCodedArgs& args, const Context& context);
+struct GroupedGemmDgradCodedArgs {
+  GroupedGemmDgradArgs product;
+  WeightCoding coding;
+};
+int64_t GroupedGemmDgradCodedScratchBytes(const GroupedGemmDgradCodedArgs& args, int num_workers);
+Status GroupedGemmDgradCoded(const GroupedGemmDgradCodedArgs& args, const Context& context);
 
 // dw[g] = transpose(x_g) @ dy_g over the rows of group g: the gradient of the weights. An empty
 // group's dw is written as exact +0.

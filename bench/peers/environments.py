@@ -10,14 +10,15 @@ import subprocess
 from pathlib import Path
 
 # MaxText's own requirements pin several hundred packages, accelerators' among them: its wheel goes in without
-# them, then what its pre-training imports. The first line of each is what is measured.
+# them, then what its pre-training imports. What is measured has its version pinned: XLA decides MaxText's speed.
 REQUIREMENTS = {
     "maxtext": (
         ("--no-deps", "maxtext==0.2.5"),
         tuple(
-            "jax jaxlib flax optax orbax-checkpoint grain aqtp qwix tokamax drjax pathwaysutils transformers "
-            "tokenizers huggingface_hub sentencepiece tiktoken omegaconf ml-collections pydantic pyyaml "
-            "jinja2 absl-py etils jaxtyping packaging psutil pillow sympy numpy setuptools tensorboardX".split()
+            "jax==0.12.0.1 jaxlib==0.12.0.1 flax==0.12.12 optax==0.2.8 orbax-checkpoint grain aqtp qwix tokamax "
+            "drjax pathwaysutils transformers tokenizers huggingface_hub sentencepiece tiktoken omegaconf "
+            "ml-collections pydantic pyyaml jinja2 absl-py etils jaxtyping packaging psutil pillow sympy numpy "
+            "setuptools tensorboardX".split()
         ),
     ),
     "torch": (("torch==2.15.*", "transformers==5.23.*", "numpy"),),

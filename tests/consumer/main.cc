@@ -8,16 +8,40 @@
 #include <anabranch/linear.h>
 #include <anabranch/linear_cross_entropy.h>
 #include <anabranch/moe_ffn.h>
+#include <anabranch/muon.h>
+#include <anabranch/quantize.h>
 #include <anabranch/ragged_plan.h>
 #include <anabranch/router.h>
 #include <anabranch/rows.h>
 #include <anabranch/status.h>
+#include <anabranch/tensor_view.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
+
+namespace {
+
+// One block of ones: the smallest power of two that is at least 1 / 448 is 2^-8 (E8M0 code 119),
+// and 256 is 2^(15 - 7) in E4M3, code 0x78.
+bool QuantizesOnes() {
+  const std::vector<float> ones(32, 1.0F);
+  std::vector<uint8_t> data(32), scale(1);
+  std::vector<float> tensor_scale(1);
+  std::vector<int32_t> group_offsets(2);
+  anabranch::QuantizeArgs args;
+  args.x = {ones.data(), anabranch::DType::kF32, {1, 32}};
+  args.data = {data.data(), anabranch::DType::kE4M3, {1, 32}};
+  args.scale = {scale.data(), anabranch::DType::kE8M0, {1, 1}};
+  args.tensor_scale = {tensor_scale.data(), anabranch::DType::kF32, {1}};
+  args.group_offsets = {group_offsets.data(), anabranch::DType::kI32, {2}};
+  return anabranch::QuantizeReference(args).ok() && data == std::vector<uint8_t>(32, 0x78) &&
+         scale[0] == 119;
+}
+
+}  // namespace
 
 int main() {
   // Three tokens choose two of four experts; the last choice is routed nowhere.
@@ -42,5 +66,5 @@ int main() {
   const bool right = group_offsets == std::vector<int32_t>{0, 2, 2, 3, 5} &&
                      row_token == std::vector<int32_t>{0, 1, 1, 0, 2, -1} &&
                      slot_row == std::vector<int32_t>{3, 0, 1, 2, 4, -1};
-  return right && kConsumerStatus == 3 ? 0 : 1;
+  return right && QuantizesOnes() && kConsumerStatus == 3 ? 0 : 1;
 }

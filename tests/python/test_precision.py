@@ -11,9 +11,9 @@ from anabranch.ops.quantize import GEMMS
 from anabranch.ops.quantize.products import OPERANDS
 from anabranch.ops.quantize.scope import MAX_PRODUCTS
 from anabranch.recipes.precision import PrecisionConfig, describe
-from anabranch.train import precision
+from anabranch.train import precision, trainer
 from anabranch.train.step import init_state, make_train_step
-from training import TINY
+from training import TINY, records, tensors, text, tiny  # noqa: F401
 
 
 def names(config, layers=6):
@@ -147,3 +147,23 @@ def test_stochastic_steps_repeat_and_differ_from_each_other():
     later = step(moved)[1]
     assert float(later.cross_entropy) == float(first[1].cross_entropy)  # fprop draws nothing
     assert float(later.grad_norm) != float(first[1].grad_norm)
+
+
+def test_a_resumed_run_draws_what_the_whole_one_draws(text, tmp_path):  # noqa: F811
+    # nvfp4: the keys of stochastic rounding follow the step, wherever a run was stopped.
+    one_layer = ["model.num_layers=1", "model.num_dense_layers=0", "model.num_shared_experts=0"]
+    recipe = tiny(
+        text, "precision.recipe=nvfp4", "train.steps=4", "train.tensorboard=false", *one_layer
+    )
+    trainer.run(recipe, tmp_path / "whole")
+    trainer.run(recipe, tmp_path / "parts", steps=2)
+    trainer.run(recipe, tmp_path / "parts", resume=True)
+    assert records(tmp_path / "parts", "started")[-1]["resumed_from"] == 2
+    assert tensors(tmp_path / "parts", 4) == tensors(tmp_path / "whole", 4)
+    for a, b in zip(records(tmp_path / "parts"), records(tmp_path / "whole"), strict=True):
+        for key in ("step", "loss", "grad_norm", "flushed_share", "quantized"):
+            assert a[key] == b[key], key
+    names = [product["name"] for product in a["quantized"]["layers"][0]["products"]]
+    assert "moe.w_down" in names and "Flushed to zero, step 4" in (
+        tmp_path / "parts" / "report.html"
+    ).read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 import quantize_oracle as oracle
-from anabranch.ops.quantize import FORMATS, swizzle_scale, unswizzle_scale
+from anabranch.ops.quantize import BF16, FORMATS, swizzle_scale, unswizzle_scale
 from anabranch.ops.quantize.keys import derive_key
 
 MODES = ("rceil", "floor", "even", "ceil", "float32")
@@ -219,6 +219,20 @@ def test_swizzle_has_the_published_offsets():
         (lambda x: ab.quantize(x, "mxfp4").dequantize(jnp.int8), "dtype int8"),
         (lambda x: ab.grouped_quantize(x, jnp.ones(2), "mxfp4", axis=0), "group_sizes float32[2]"),
         (lambda x: ab.grouped_quantize(x, jnp.ones(2, int), "mxfp4", axis=2), "axis=2"),
+        (lambda x: ab.quantize(x[0, 0], "mxfp4"), "axis=-1 of x float32[]"),
+        (lambda x: ab.grouped_quantize(x[0], jnp.ones(2, int), "mxfp4", axis=0), "x float32[64]"),
+        (
+            lambda x: ab.grouped_quantize(x, jnp.ones((1, 2), int), "mxfp4", axis=0),
+            "[1, 2]; must be",
+        ),
+        (
+            lambda x: ab.grouped_quantize(
+                x, jnp.ones(2, int), "mxfp4", axis=0, rounding="stochastic"
+            ),
+            "grouped_quantize: rounding='stochastic' needs a key",
+        ),
+        (lambda x: ab.Recipe("own", "mxfp8_e4m3", "fp7", "mxfp8_e4m3"), "w='fp7'"),
+        (lambda x: ab.Recipe("own", *("mxfp4",) * 3, gemms=(("up", BF16),)), "gemms='up'"),
         (lambda x: swizzle_scale(x), "scale float32"),
         (lambda x: unswizzle_scale(x, (4, 4)), "must be [1, 1, 32, 16]"),
     ],

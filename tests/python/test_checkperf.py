@@ -3,6 +3,7 @@
 
 import argparse
 import importlib.util
+import json
 import pathlib
 
 import pytest
@@ -138,3 +139,59 @@ def test_a_base_is_unpacked_once_and_leaves_the_repository_alone(tmp_path, monke
     assert checkperf.describe_tree() == f"{clean} and 1 changed files"
     with pytest.raises(checkperf.Failure, match="git"):
         checkperf.unpack("no-such-commit", tmp_path / "other")
+
+
+# A program that claims a time, in place of one that takes it: what is tested is everything round it.
+PROGRAM = r"""
+#include <cstdio>
+#include <cstring>
+int main(int count, char** arguments) {
+  for (int i = 1; i < count; ++i) {
+    if (std::strncmp(arguments[i], "--benchmark_out=", 16)) continue;
+    std::FILE* out = std::fopen(arguments[i] + 16, "w");
+    std::fputs(R"(DOCUMENT)", out);
+    std::fclose(out);
+  }
+}
+"""
+PROJECT = """cmake_minimum_required(VERSION 3.22)
+project(small LANGUAGES CXX)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+file(GLOB_RECURSE programs src/*_bench.cc)
+foreach(program ${programs})
+  get_filename_component(name ${program} NAME_WE)
+  add_executable(${name} ${program})
+endforeach()
+"""
+
+
+def write_program(repository, name, time, failed=False):
+    source = repository / "src" / "ops" / name / f"{name}_bench.cc"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    row = {"name": "row", "real_time": time, "time_unit": "ms", "error_occurred": failed}
+    source.write_text(PROGRAM.replace("DOCUMENT", json.dumps({"benchmarks": [row]})))
+
+
+def test_a_whole_run_names_the_slower_row_and_exits_with_1(tmp_path, monkeypatch, capfd):
+    repository, builds = tmp_path / "repository", tmp_path / "builds"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    checkperf.run(["git", "init", "--quiet", str(repository)])
+    (repository / "CMakeLists.txt").write_text(PROJECT)
+    write_program(repository, "steady", 100)
+    write_program(repository, "slow", 100)
+    checkperf.run([*git, "add", "."])
+    checkperf.run([*git, "commit", "--quiet", "--message", "one"])
+    monkeypatch.setattr(checkperf, "ROOT", repository)
+    command = ["HEAD", "--rounds", "4", "--builds", str(builds)]
+    write_program(repository, "slow", 107)
+    write_program(repository, "added", 100)
+    assert checkperf.main(command) == 1
+    said = capfd.readouterr().err
+    assert "and 2 changed files" in said and "added_bench is in the tree alone" in said
+    assert "slow_bench: row is 7.0% slower" in said and "1 of 2 rows are slower" in said
+    assert checkperf.main([*command, "--bench", "steady"]) == 0  # builds are there already
+    write_program(repository, "steady", 100, failed=True)
+    assert checkperf.main([*command, "--bench", "steady"]) == 1
+    assert "steady_bench: row: failed" in capfd.readouterr().err
+    trees = checkperf.run([*git, "worktree", "list"], capture_output=True, text=True)
+    assert len(trees.stdout.splitlines()) == 1

@@ -17,12 +17,12 @@ CONTROLS = {"mxfp8": ("mxfp8+floor",), "nvfp4": ("nvfp4-sr", "nvfp4-rht", "nvfp4
 ARMS = (BASE, *BARS, *CONTROLS["mxfp8"], *CONTROLS["nvfp4"])
 SEEDS = (0, 1, 2)
 
-# `default` made small enough that every arm and seed fits one core and less than an hour: a million active
+# `default` made small enough that every arm and seed fits one core and half an hour: a million active
 # parameters, 1,024 tokens a step. Widths stay multiples of 128, the longest block.
 SETTINGS = (
     "model.hidden_size=128", "model.num_layers=3", "model.dense_width=384", "model.num_experts=16",
     "model.topk=4", "model.expert_width=128", "model.attention.num_heads=2", "train.batch_size=4",
-    "train.sequence_length=256", "train.steps=300",
+    "train.sequence_length=256", "train.steps=200",
 )  # fmt: skip
 
 

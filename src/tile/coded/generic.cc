@@ -19,7 +19,7 @@ inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x)
   StreamHalf(to, NarrowToBf16(low));
   StreamHalf(to + kLanes, NarrowToBf16(high));
 }
-inline VU Codes(const uint8_t* from) { return VU{from[0], from[1], from[2], from[3]}; }
+inline VU TopCodes(const uint8_t* from) { return VU{from[0], from[1], from[2], from[3]} << 24; }
 inline bool AnyLane(VU x) { return (x[0] | x[1] | x[2] | x[3]) != 0; }
 
 #include "tile/coded/coded_body.inc"

@@ -20,10 +20,13 @@ inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x)
   StreamHalf(to, NarrowToBf16(low));
   StreamHalf(to + kLanes, NarrowToBf16(high));
 }
-// Not __builtin_convertvector, which GCC 12 takes apart lane by lane.
-inline VU Codes(const uint8_t* from) {
+inline VU TopCodes(const uint8_t* from) {
+  constexpr VU kPlaces = {0x00808080, 0x01808080, 0x02808080, 0x03808080,
+                          0x04808080, 0x05808080, 0x06808080, 0x07808080};
+  int64_t codes;
+  __builtin_memcpy(&codes, from, sizeof(codes));
   return reinterpret_cast<VU>(
-      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+      _mm256_shuffle_epi8(_mm256_set1_epi64x(codes), reinterpret_cast<__m256i>(kPlaces)));
 }
 inline bool AnyLane(VU x) {
   const auto bits = reinterpret_cast<__m256i>(x);

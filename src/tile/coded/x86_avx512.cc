@@ -21,9 +21,10 @@ inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x)
   StreamHalf(to + kLanes, NarrowToBf16(high));
 }
 // With a mask: GCC 12 takes the plain form for a use of an uninitialised value.
-inline VU Codes(const uint8_t* from) {
-  return reinterpret_cast<VU>(
-      _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+inline VU TopCodes(const uint8_t* from) {
+  const __m512i codes =
+      _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return reinterpret_cast<VU>(codes) << 24;
 }
 inline bool AnyLane(VU x) {
   const auto bits = reinterpret_cast<__m512i>(x);

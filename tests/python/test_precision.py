@@ -43,6 +43,7 @@ def test_overrides_select_products():
     assert gemm_names(later) == ["bf16", "mxfp8/mxfp8/mxfp8", "bf16"]
     mixed = PrecisionConfig("mxfp8", "all.dgrad=nvfp4").layers(1)[0]
     assert mixed.draws and mixed.has_tensor_scale
+    assert [mixed.gemm(g).has_tensor_scale for g in GEMMS] == [False, True, False]
     rows = dict(describe(PrecisionConfig("mxfp8", "all.wgrad=bf16"), 2))
     assert rows["  dgrad  dx = dy w'"] == "dy mxfp8_e4m3; w mxfp8_e4m3"
     assert rows["  wgrad  dw = x' dy"] == "x bf16, dy bf16"

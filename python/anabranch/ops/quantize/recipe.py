@@ -50,8 +50,9 @@ class Recipe:
             )
 
     def gemm(self, name: str) -> Recipe:
-        """The recipe of one product of GEMMS."""
-        return dict(self.gemms).get(name, self)
+        """The recipe of one product of GEMMS, on its own."""
+        alone = dataclasses.replace(self, gemms=()) if self.gemms else self
+        return dict(self.gemms).get(name, alone)
 
     @property
     def draws(self) -> bool:

@@ -21,6 +21,15 @@ struct Target {
   float* row_weights;
 };
 
+// The rows of the wave that a rank's buffer holds.
+struct Range {
+  int64_t begin, end;
+};
+
+Range RangeOf(const DispatchArgs& args, const Plan& plan, int64_t rank) {
+  return {args.waves.Begin(plan, rank, args.wave), args.waves.Begin(plan, rank, args.wave + 1)};
+}
+
 Status Misfit(const char* name, const ConstTensorView& view, const Plan& plan, int64_t rank) {
   return InvalidArgument("expert_parallel_dispatch: rank ", rank, ": ", name, " is ",
                          view.ToString(), ", which does not fit a plan of T=", plan.tokens,
@@ -33,11 +42,19 @@ Status Check(const DispatchArgs& args, int64_t rank, int64_t ranks, Plan* plan) 
     return InvalidArgument("expert_parallel_dispatch: rank ", rank, " of ", ranks,
                            " passes the plan of rank ", plan->rank, " of ", plan->ranks);
   }
+  if (args.waves.count < 1 || args.waves.count > kMaxWaves || args.wave < 0 ||
+      args.wave >= args.waves.count) {
+    return InvalidArgument("expert_parallel_dispatch: rank ", rank, ": wave ", args.wave, " of ",
+                           args.waves.count, "; must be in [0, waves), waves in [1, ", kMaxWaves,
+                           "]");
+  }
+  const Range range = RangeOf(args, *plan, rank);
+  const int64_t room = args.waves.count == 1 ? plan->capacity : range.end - range.begin;
   const DType type = args.x.dtype();
   if (args.x.rank() != 2 || args.x.size(0) != plan->tokens || type == DType::kI32) {
     return Misfit("x", args.x, *plan, rank);
   }
-  if (args.rows.rank() != 2 || args.rows.size(0) < plan->capacity || args.rows.dtype() != type ||
+  if (args.rows.rank() != 2 || args.rows.size(0) < room || args.rows.dtype() != type ||
       args.rows.size(1) != args.x.size(1)) {
     return Misfit("rows", args.rows, *plan, rank);
   }
@@ -46,7 +63,7 @@ Status Check(const DispatchArgs& args, int64_t rank, int64_t ranks, Plan* plan) 
     return Misfit("weights", args.weights, *plan, rank);
   }
   if (args.row_weights.rank() != 1 || args.row_weights.dtype() != DType::kF32 ||
-      args.row_weights.size(0) < plan->capacity) {
+      args.row_weights.size(0) < room) {
     return Misfit("row_weights", args.row_weights, *plan, rank);
   }
   return Status::Ok();
@@ -59,9 +76,13 @@ void Send(const DispatchArgs& args, const Plan& plan, const std::vector<Target>&
   const int64_t payload = plan.tokens * plan.topk * row_bytes;
   const CopyRow copy = Copier(payload);
   const Target& mine = targets[plan.rank];
-  for (int64_t local = 0; local < plan.local_experts; ++local) {
-    const int64_t first = plan.group_offsets[local] + plan.group_sizes[local];
-    const int64_t count = plan.group_offsets[local + 1] - first;
+  std::vector<Range> ranges(plan.ranks);
+  for (int64_t rank = 0; rank < plan.ranks; ++rank) ranges[rank] = RangeOf(args, plan, rank);
+  const int64_t last = args.waves.FirstGroup(plan, args.wave + 1);
+  for (int64_t local = args.waves.FirstGroup(plan, args.wave); local < last; ++local) {
+    const int64_t end = plan.group_offsets[local] + plan.group_sizes[local];
+    const int64_t first = end - ranges[plan.rank].begin;
+    const int64_t count = plan.group_offsets[local + 1] - end;
     if (count == 0) continue;
     if (row_bytes > 0) std::memset(mine.rows + first * row_bytes, 0, count * row_bytes);
     if (args.weights.has_value()) std::fill_n(mine.row_weights + first, count, 0.0f);
@@ -74,8 +95,10 @@ void Send(const DispatchArgs& args, const Plan& plan, const std::vector<Target>&
     for (int64_t token = unit * per_unit; token < end; ++token) {
       const char* from = args.x.as<char>() + token * row_bytes;
       for (int64_t slot = token * plan.topk; slot < (token + 1) * plan.topk; ++slot) {
-        const int64_t row = plan.slot_row[slot];
-        if (row < 0) continue;
+        if (plan.slot_row[slot] < 0) continue;
+        const Range& range = ranges[plan.slot_rank[slot]];
+        const int64_t row = plan.slot_row[slot] - range.begin;
+        if (row < 0 || row >= range.end - range.begin) continue;
         const Target& target = targets[plan.slot_rank[slot]];
         if (row_bytes > 0) copy(target.rows + row * row_bytes, from, row_bytes);
         if (weights != nullptr) target.row_weights[row] = weights[slot];
@@ -96,11 +119,14 @@ Status DispatchTogether(std::span<const DispatchArgs* const> ranks, Executor& ex
     if (plans[rank].capacity != plans[0].capacity ||
         ranks[rank]->x.size(1) != ranks[0]->x.size(1) ||
         ranks[rank]->x.dtype() != ranks[0]->x.dtype() ||
-        ranks[rank]->weights.has_value() != ranks[0]->weights.has_value()) {
+        ranks[rank]->weights.has_value() != ranks[0]->weights.has_value() ||
+        ranks[rank]->wave != ranks[0]->wave || ranks[rank]->waves.count != ranks[0]->waves.count) {
       return InvalidArgument("expert_parallel_dispatch: rank ", rank, " passes x ",
-                             ranks[rank]->x.ToString(), " and capacity=", plans[rank].capacity,
+                             ranks[rank]->x.ToString(), ", capacity=", plans[rank].capacity,
+                             " and wave ", ranks[rank]->wave, " of ", ranks[rank]->waves.count,
                              ", rank 0 x ", ranks[0]->x.ToString(),
-                             " and capacity=", plans[0].capacity);
+                             ", capacity=", plans[0].capacity, " and wave ", ranks[0]->wave, " of ",
+                             ranks[0]->waves.count);
     }
     targets[rank] = {ranks[rank]->rows.as<char>(), ranks[rank]->row_weights.as<float>()};
   }
@@ -115,7 +141,8 @@ Status Dispatch(const DispatchArgs& args, const Call& call, Transport& transport
   Plan plan;
   const Status fault = Check(args, transport.rank(), transport.size(), &plan);
   // A rank whose arguments are wrong must still come, or the others would wait for it.
-  const int64_t used = fault.ok() ? plan.used_rows : 0;
+  const Range range = fault.ok() ? RangeOf(args, plan, plan.rank) : Range{0, 0};
+  const int64_t used = range.end - range.begin;
   const int64_t row_bytes = fault.ok() ? args.x.size(1) * SizeOf(args.x.dtype()) : 0;
   const bool weighted = args.weights.has_value() && fault.ok();
   const Window windows[] = {

@@ -16,7 +16,8 @@ namespace anabranch::expert_parallel {
 // Sends every routed slot's row of x to the rank that owns its expert, straight into its final row:
 //   rows_of(slot_rank[t, j])[slot_row[t, j], :] = x[t, :]      row_weights likewise = weights[t, j]
 // Padding rows between groups, and their weights, are zeroed. Rows past the plan's used_rows are
-// not touched.
+// not touched. A call with waves.count > 1 sends one wave, into a buffer that begins with its first
+// row; calls of different waves need not come in any order.
 //   Layout    row-major; outputs overlap nothing.
 //   Empty     T = 0, H = 0, ranks that send or receive nothing are normal.
 //   Numerics  copies; with large payloads by non-temporal stores, each row written once.
@@ -28,8 +29,10 @@ struct DispatchArgs {
   ConstTensorView plan;     // i32[PlanWords]
   ConstTensorView x;        // [T,H] f32 | bf16
   ConstTensorView weights;  // [T,k] f32, or absent
-  TensorView rows;          // [C,H] as x; C at least the plan's capacity
+  TensorView rows;          // [C,H] as x; C at least the plan's capacity, or the wave's rows
   TensorView row_weights;   // [C] f32, or absent: with weights only
+  int64_t wave = 0;
+  Waves waves = {};
 };
 
 // One rank's part: blocks until all ranks have done theirs.

@@ -31,7 +31,7 @@ enum Word {
 
 // Where the parts of a plan begin.
 struct Layout {
-  int64_t counts, slot_rank, slot_row, slot_order, group_sizes, group_offsets, end;
+  int64_t counts, slot_rank, slot_row, slot_order, group_sizes, all_group_offsets, end;
 };
 
 Layout LayOut(int64_t ranks, int64_t num_experts, int64_t slots, int64_t local_experts) {
@@ -41,8 +41,8 @@ Layout LayOut(int64_t ranks, int64_t num_experts, int64_t slots, int64_t local_e
   at.slot_row = at.slot_rank + slots;
   at.slot_order = at.slot_row + slots;
   at.group_sizes = at.slot_order + slots;
-  at.group_offsets = at.group_sizes + local_experts;
-  at.end = at.group_offsets + local_experts + 1;
+  at.all_group_offsets = at.group_sizes + local_experts;
+  at.end = at.all_group_offsets + ranks * (local_experts + 1);
   return at;
 }
 
@@ -163,17 +163,20 @@ int64_t FillSlots(const Group& group, int64_t rank, int64_t capacity, const Plac
   return next == end ? dropped : -1;
 }
 
+// sizes [L] of the rank's groups, offsets [ranks, L+1] of all.
 void FillGroups(const Group& group, int64_t rank, int64_t capacity, const Placement& place,
                 int64_t local_experts, int32_t* sizes, int32_t* offsets) {
   std::fill_n(sizes, local_experts, 0);
-  std::fill_n(offsets, local_experts + 1,
-              static_cast<int32_t>(std::min(capacity, place.needed[rank])));
+  for (int64_t owner = 0; owner < group.ranks; ++owner) {
+    std::fill_n(offsets + owner * (local_experts + 1), local_experts + 1,
+                static_cast<int32_t>(std::min(capacity, place.needed[owner])));
+  }
   for (int64_t expert = 0; expert < group.num_experts; ++expert) {
-    if (group.rank_of_expert[expert] != rank) continue;
+    const int64_t owner = group.rank_of_expert[expert];
     const int64_t first = std::min(place.first_row[expert], capacity);
     const int64_t last = std::min(place.first_row[expert] + place.rows[expert], capacity);
-    offsets[place.group[expert]] = static_cast<int32_t>(first);
-    sizes[place.group[expert]] = static_cast<int32_t>(last - first);
+    offsets[owner * (local_experts + 1) + place.group[expert]] = static_cast<int32_t>(first);
+    if (owner == rank) sizes[place.group[expert]] = static_cast<int32_t>(last - first);
   }
 }
 
@@ -264,7 +267,7 @@ Status FillPlan(const Group& group, int64_t rank, ConstTensorView experts, Const
                            "] are not those of the rank's experts");
   }
   FillGroups(group, rank, capacity, place, local_experts, out + at.group_sizes,
-             out + at.group_offsets);
+             out + at.all_group_offsets);
   const std::pair<Word, int64_t> header[] = {{kMagicWord, kMagic},
                                              {kRanks, group.ranks},
                                              {kRank, rank},
@@ -302,7 +305,8 @@ Status ReadPlan(ConstTensorView words, Plan* plan) {
   const int64_t slots = plan->tokens * plan->topk;
   const int64_t counts = plan->ranks * plan->num_experts;
   const auto fits = [size](int64_t part) { return part >= 0 && part <= size; };
-  if (!fits(slots) || !fits(counts) || !fits(plan->local_experts) ||
+  if (!fits(slots) || !fits(counts) || !fits(plan->local_experts) || plan->rank < 0 ||
+      plan->rank >= plan->ranks ||
       LayOut(plan->ranks, plan->num_experts, slots, plan->local_experts).end != size) {
     return InvalidArgument("expert_parallel: a plan of ", size,
                            " words describes itself as T=", plan->tokens, " k=", plan->topk,
@@ -319,7 +323,8 @@ Status ReadPlan(ConstTensorView words, Plan* plan) {
   plan->slot_row = in + at.slot_row;
   plan->slot_order = in + at.slot_order;
   plan->group_sizes = in + at.group_sizes;
-  plan->group_offsets = in + at.group_offsets;
+  plan->all_group_offsets = in + at.all_group_offsets;
+  plan->group_offsets = plan->all_group_offsets + plan->rank * (plan->local_experts + 1);
   plan->used_rows = plan->group_offsets[plan->local_experts];
   return Status::Ok();
 }

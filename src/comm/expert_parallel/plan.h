@@ -87,13 +87,28 @@ struct Plan {
   int64_t used_rows = 0;      // group_offsets[local_experts]: rows of this rank, padding included
   int64_t dropped = 0;        // slots of this rank's tokens that were left out
   int64_t needed = 0;         // rows that the fullest rank needs
-  const int32_t* counts = nullptr;         // [ranks, E]
-  const int32_t* slot_rank = nullptr;      // [T,k] owner of the slot's expert; -1: no row
-  const int32_t* slot_row = nullptr;       // [T,k] row there; -1: no row
-  const int32_t* slot_order = nullptr;     // [T,k] the token's slots in ascending expert order
-  const int32_t* group_sizes = nullptr;    // [L] rows that carry a token
-  const int32_t* group_offsets = nullptr;  // [L+1]
+  const int32_t* counts = nullptr;             // [ranks, E]
+  const int32_t* slot_rank = nullptr;          // [T,k] owner of the slot's expert; -1: no row
+  const int32_t* slot_row = nullptr;           // [T,k] row there; -1: no row
+  const int32_t* slot_order = nullptr;         // [T,k] the token's slots in ascending expert order
+  const int32_t* group_sizes = nullptr;        // [L] rows that carry a token
+  const int32_t* all_group_offsets = nullptr;  // [ranks, L+1]
+  const int32_t* group_offsets = nullptr;      // [L+1], this rank's of them
 };
+
+// Rows may travel in waves, each with buffers of its own: wave w of `waves` is, on every rank, the
+// groups FirstGroup(w) to FirstGroup(w + 1) - 1, some waves none. A row's place in its wave's
+// buffer is its row in the plan minus WaveBegin.
+struct Waves {
+  int64_t count = 1;
+  int64_t FirstGroup(const Plan& plan, int64_t wave) const {
+    return wave * plan.local_experts / count;
+  }
+  int64_t Begin(const Plan& plan, int64_t rank, int64_t wave) const {
+    return plan.all_group_offsets[rank * (plan.local_experts + 1) + FirstGroup(plan, wave)];
+  }
+};
+inline constexpr int64_t kMaxWaves = 64;
 
 // Reads the plan in words. kInvalidArgument when it is none, was made for other sizes, or fails its
 // checksum.

@@ -178,6 +178,133 @@ TEST(Rows, EqualTheOraclesWhenStreaming) {
   CheckAgainstOracle<float>(large, 2048, seed);
 }
 
+// The same rows in waves of experts: what one call writes, each wave begins in a buffer of its own,
+// and their sum has the same bits. flashinfer issue 4531: waves that are empty on some ranks, or on
+// all.
+template <typename T>
+void CheckWaves(const Shape& shape, int64_t waves, unsigned seed) {
+  constexpr int64_t kHidden = 7;
+  RandomCase c(shape, seed);
+  World<T> whole(c, kHidden, seed);
+  ThreadExecutor executor(2);
+  ASSERT_TRUE(whole.Dispatch(executor).ok());
+  World<T> parts(c, kHidden, seed);  // its y and home alone are used, and its x
+  const int64_t capacity = c.group().capacity;
+  // Guard rows round every wave's rows.
+  using Buffer = LineVector<T>;
+  std::vector<std::vector<Buffer>> rows(c.group().ranks);
+  std::vector<std::vector<std::vector<float>>> row_weights(c.group().ranks);
+  for (int64_t wave = waves - 1; wave >= 0; --wave) {
+    std::vector<DispatchArgs> dispatch = parts.dispatch();
+    for (int64_t rank = 0; rank < c.group().ranks; ++rank) {
+      rows[rank].emplace(rows[rank].begin(), (capacity + 2) * kHidden, FromFloat<T>(kPoison));
+      row_weights[rank].emplace(row_weights[rank].begin(), capacity + 2, kPoison);
+      dispatch[rank].rows = TensorView(rows[rank].front().data() + kHidden, {capacity, kHidden});
+      dispatch[rank].row_weights = TensorView(row_weights[rank].front().data() + 1, {capacity});
+      dispatch[rank].wave = wave;
+      dispatch[rank].waves.count = waves;
+    }
+    std::vector<const DispatchArgs*> pointers;
+    for (const DispatchArgs& one : dispatch) pointers.push_back(&one);
+    ASSERT_TRUE(DispatchTogether(pointers, executor).ok());
+  }
+  for (int64_t rank = 0; rank < c.group().ranks; ++rank) {
+    Plan plan;
+    ASSERT_TRUE(ReadPlan(parts.dispatch()[rank].plan, &plan).ok());
+    CombineArgs& combine = parts.combine()[rank];
+    for (int64_t wave = 0; wave < waves; ++wave) {
+      const Waves all = {.count = waves};
+      const int64_t begin = all.Begin(plan, rank, wave);
+      const int64_t count = all.Begin(plan, rank, wave + 1) - begin;
+      const Buffer& buffer = rows[rank][wave];
+      ASSERT_EQ(
+          std::memcmp(buffer.data() + kHidden, whole.rows_[rank].data() + kHidden * (begin + 1),
+                      count * kHidden * sizeof(T)),
+          0);
+      for (int64_t i = 0; i < kHidden; ++i) ASSERT_EQ(ToFloat(buffer[i]), kPoison);
+      for (size_t i = (count + 1) * kHidden; i < buffer.size(); ++i) {
+        ASSERT_EQ(ToFloat(buffer[i]), kPoison);
+      }
+      const WaveRows from = {ConstTensorView(buffer.data() + kHidden, {count, kHidden}),
+                             ConstTensorView(row_weights[rank][wave].data() + 1, {count})};
+      if (wave == 0) combine.rows = from.rows, combine.row_weights = from.row_weights;
+      if (wave > 0) combine.later_waves.push_back(from);
+    }
+  }
+  ASSERT_TRUE(whole.Combine(executor).ok());
+  ASSERT_TRUE(parts.Combine(executor).ok());
+  for (int64_t rank = 0; rank < c.group().ranks; ++rank) {
+    ASSERT_EQ(parts.home_[rank], whole.home_[rank]);
+    ASSERT_EQ(std::memcmp(parts.y_[rank].data(), whole.y_[rank].data(),
+                          whole.y_[rank].size() * sizeof(T)),
+              0);
+  }
+}
+
+TEST(Rows, WavesHaveTheBitsOfOneCall) {
+  unsigned seed = 1;
+  for (const int64_t ranks : {1, 2, 5}) {
+    for (const int64_t waves : {2, 4, 8}) {
+      for (const double hot : {0.0, 1.0}) {
+        CheckWaves<BF16>({.ranks = ranks,
+                          .num_experts = 11,
+                          .topk = 3,
+                          .max_tokens = 40,
+                          .alignment = seed % 2 == 0 ? 1 : 16,
+                          .even_table = seed % 3 != 0,
+                          .nowhere = 0.2,
+                          .hot = hot},
+                         waves, seed);
+        if (testing::Test::HasFailure()) FAIL() << seed;
+        ++seed;
+      }
+    }
+  }
+}
+
+// Against a plain loop: what each domain adds up is rounded before it is added to the others'.
+TEST(Rows, TwoLevelSumsRoundOncePerDomain) {
+  for (const int64_t domain_size : {1, 2, 3, 8}) {
+    for (unsigned seed = 1; seed <= 6; ++seed) {
+      RandomCase c({.ranks = 5,
+                    .num_experts = 16,
+                    .topk = 6,
+                    .max_tokens = 20,
+                    .even_table = seed % 2 == 0,
+                    .nowhere = 0.2},
+                   seed);
+      constexpr int64_t kHidden = 9;
+      World<BF16> world(c, kHidden, seed);
+      ThreadExecutor executor(2);
+      ASSERT_TRUE(world.Dispatch(executor).ok());
+      world.Weigh();
+      for (CombineArgs& args : world.combine()) args.domain_size = domain_size;
+      ASSERT_TRUE(world.Combine(executor).ok());
+      for (int64_t rank = 0; rank < c.group().ranks; ++rank) {
+        Plan plan;
+        ASSERT_TRUE(ReadPlan(world.combine()[rank].plan, &plan).ok());
+        for (int64_t i = 0; i < c.tokens(rank) * kHidden; ++i) {
+          float sum = 0;
+          for (int64_t domain = 0; domain * domain_size < c.group().ranks; ++domain) {
+            float inside = 0;
+            for (int64_t expert = 0; expert < plan.num_experts; ++expert) {
+              for (int64_t j = 0; j < plan.topk; ++j) {
+                const int64_t slot = i / kHidden * plan.topk + j;
+                const int64_t owner = plan.slot_rank[slot];
+                if (c.ids(rank)[slot] != expert || owner / domain_size != domain) continue;
+                const int64_t row = 1 + plan.slot_row[slot];  // after the guard row
+                inside += ToFloat(world.rows_[owner][row * kHidden + i % kHidden]);
+              }
+            }
+            sum += ToFloat(FromFloat<BF16>(inside));
+          }
+          ASSERT_EQ(ToFloat(world.y_[rank][i]), ToFloat(FromFloat<BF16>(sum)));
+        }
+      }
+    }
+  }
+}
+
 // Sum of w x, exactly, for data whose sums are exact: DeepEP issue 427.
 TEST(Rows, DispatchThenCombineIsTheWeightedSum) {
   RandomCase c({.ranks = 4, .num_experts = 9, .topk = 4, .max_tokens = 20, .nowhere = 0.2}, 8);

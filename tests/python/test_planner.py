@@ -236,3 +236,20 @@ def test_offload_needs_its_link():
     assert fast["exposed"]["offload"] < slow["exposed"]["offload"]
     kept = run(**words, options="recompute=norm")
     assert fast["memory_gib_max_rank"] < kept["memory_gib_max_rank"]
+
+
+def test_muon_trades_memory_for_products():
+    words = dict(model="kimi-k2", hw="gb300:256", recipe="mxfp8", layout_text="pp4,vp4,ep64",
+                 batch=4096)  # fmt: skip
+    adamw, muon = (
+        simulate.simulate(
+            scenario.make(**words, options=f"recompute=latent;optimizer={name}"),
+            microbatch_limit=1,
+        )
+        for name in ("adamw", "muon")
+    )
+    assert muon["optimizer_seconds"] > 2 * adamw["optimizer_seconds"]
+    states = [stage["optimizer"] for stage in muon["memory"]]
+    assert states == pytest.approx([stage["optimizer"] * 8 / 12 for stage in adamw["memory"]])
+    assert muon["memory_gib_max_rank"] < adamw["memory_gib_max_rank"]
+    assert "optimizer=muon" in muon["layout"] and "optimizer" not in adamw["layout"]

@@ -14,6 +14,9 @@ FORMATS = {"bf16": 0, "fp8": 1, "mxfp8": 2, "mxfp8_hybrid": 2, "fp8_block": 3, "
 SHARDINGS = {"none": 0, "zero1": 1, "fsdp": 3}
 PIPELINES = {"1f1b": 0, "interleaved": 1, "dualpipe": 2}
 GRAPHS = {"none": 0, "partial": 1, "full": 2}
+OPTIMIZERS = {"adamw": 0, "muon": 1}
+# Bytes of state for a parameter: an f32 master weight, and two f32 moments or one.
+STATE_BYTES = {"adamw": 12.0, "muon": 8.0}
 # Tensors of a layer that can be computed again or kept on the host, and their bits in the engine.
 TENSORS = {
     "norm": 1, "attention": 2, "latent": 4, "dense_ffn": 8, "shared_expert": 16, "expert_input": 32,
@@ -42,6 +45,7 @@ class Layout:
     `fsdp` 0 leaves `sharding` as it is; a number is the data-parallel degree over which parameters
     are sharded, checked against the ranks that are left. `mbs` 0 is one sequence a microbatch, with
     fsdp a rank's whole share of the batch (no gradient accumulation). `overlap` None: see `overlaps`.
+    `optimizer` "" is the recipe's; `optimizer_bytes` None its f32 master weight and moments.
     `recompute` and `offload` are names of TENSORS joined by "+"; "auto" takes the first of
     RECOMPUTE_LADDER that fits.
     """
@@ -72,7 +76,8 @@ class Layout:
     fp8_attention: bool = False
     mtp: int = 0
     gradient_bytes: float = 4.0
-    optimizer_bytes: float = 12.0
+    optimizer: str = ""
+    optimizer_bytes: float | None = None
     dispatch_factor: float = 0.0
 
     @property
@@ -87,6 +92,13 @@ class Layout:
         paired = self.vp > 1 or self.pipeline == "dualpipe"
         return self.ep > 1 and paired and "full" not in self.recompute
 
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of optimizer state for a parameter."""
+        if self.optimizer_bytes is not None:
+            return self.optimizer_bytes
+        return STATE_BYTES[self.optimizer or "adamw"]
+
     def describe(self) -> str:
         """The layout in the short form that `parse` reads."""
         degrees = [f"{k}{getattr(self, k)}" for k in ("tp", "cp", "pp", "vp", "ep")]
@@ -99,6 +111,8 @@ class Layout:
             parts.append(f"overlap={'on' if self.overlap else 'off'}")
         if self.mbs:
             parts.append(f"mbs{self.mbs}")
+        if self.optimizer == "muon":
+            parts.append("optimizer=muon")
         return ",".join(parts) or "dp"
 
 
@@ -145,7 +159,7 @@ _SWITCHES = (
 _NUMBERS = ("gradient_bytes", "optimizer_bytes", "dispatch_factor")
 _CHOICES = {
     "sharding": SHARDINGS, "pipeline": PIPELINES, "graph": GRAPHS, "wire": {"bf16": 0, "fp8": 1},
-    "streams": {"multi": 0, "single": 1},
+    "streams": {"multi": 0, "single": 1}, "optimizer": OPTIMIZERS,
 }  # fmt: skip
 
 
@@ -246,6 +260,7 @@ def fields(layout: Layout, ranks: int, recipe: str, batch: int, sequence: int) -
         "recompute": mask(layout.recompute),
         "offload": mask(layout.offload),
         "gradient_bytes": layout.gradient_bytes,
-        "optimizer_bytes": layout.optimizer_bytes,
+        "optimizer": OPTIMIZERS[layout.optimizer or "adamw"],
+        "optimizer_bytes": layout.state_bytes,
         "dispatch_factor": layout.dispatch_factor,
     }

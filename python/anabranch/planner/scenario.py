@@ -92,6 +92,8 @@ def make(
     plan = layout.parse(layout_text, options)
     kind, plan = apply_what_if(kind, plan, what_if)
     layout.check(plan, ranks)
+    if not plan.optimizer:
+        plan = dataclasses.replace(plan, optimizer=found.train.optimizer)
     if batch < 0 or sequence < 0:
         raise UsageError("--gbs and --seq must be positive")
     plan, batch = _batch(plan, ranks, batch, found.train.batch_size)

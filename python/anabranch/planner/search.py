@@ -154,4 +154,4 @@ def static_gib(scenario: Scenario) -> float:
         shards = 1
     if plan.sharding == "none" or "optimizer" in plan.offload:
         shards = 1 if plan.sharding == "none" else float("inf")
-    return held * (2 + plan.gradient_bytes + plan.optimizer_bytes / shards) / simulate.GIB
+    return held * (2 + plan.gradient_bytes + plan.state_bytes / shards) / simulate.GIB

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/adamw/adamw_cost.h"
 #include "ops/attention/attention_cost.h"
 #include "ops/grouped_gemm/grouped_gemm_cost.h"
 #include "ops/linear/linear_cost.h"
@@ -409,20 +408,6 @@ ExpertCosts MakeExpertCosts(const Request& request, double rank_load, double dom
   costs.combine_grad = costs.dispatch;
   costs.dispatch_grad = costs.combine;
   return costs;
-}
-
-double OptimizerSeconds(const Request& request, double parameters) {
-  const Hardware& hardware = request.hardware;
-  // Beside AdamW's own: the bf16 copy that the model multiplies with is written, the gradients are
-  // read for their norm and cleared.
-  const double bytes =
-      AdamwBytes(Whole(parameters)) + (kRowBytes + 2 * request.layout.gradient_bytes) * parameters;
-  if (request.layout.offload & kOptimizer) {
-    const double link = hardware.host_bandwidth * hardware.host_efficiency;
-    return bytes / hardware.host_memory_bandwidth +
-           (request.layout.gradient_bytes + kRowBytes) * parameters / link;
-  }
-  return bytes / (hardware.hbm_bandwidth * hardware.hbm_efficiency);
 }
 
 LayerParameters CountParameters(const Model& model) {

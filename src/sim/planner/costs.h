@@ -69,9 +69,6 @@ Costs MakeCosts(const Request& request);
 // `rank_load` and `domain_load` are the busiest rank's and domain's rows over the mean.
 ExpertCosts MakeExpertCosts(const Request& request, double rank_load, double domain_load);
 
-// The optimizer's step over `parameters` on this rank: AdamW's own bytes.
-double OptimizerSeconds(const Request& request, double parameters);
-
 // Parameters of one layer of each kind, whole (not sharded).
 struct LayerParameters {
   double attention = 0;  // norms and projections

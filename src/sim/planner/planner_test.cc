@@ -200,6 +200,18 @@ TEST(Planner, FewMicrobatchesExtendToMany) {
   EXPECT_NEAR(Step(request) / whole, 1, 2e-3);
 }
 
+TEST(Planner, DualPipeExtendsOnceItHasSettled) {
+  Request request = Stages(8, 120);
+  request.layout.pipeline = 2;
+  request.layout.overlap = request.layout.split_wgrad = 1;
+  const double whole = Step(request);
+  request.microbatch_limit = 1;
+  Answer answer;
+  ASSERT_TRUE(Simulate(request, &answer).ok());
+  EXPECT_LT(answer.simulated_microbatches, 120);
+  EXPECT_NEAR(answer.step_seconds / whole, 1, 2e-3);
+}
+
 TEST(Planner, EveryScheduleOfEverySizeEnds) {
   for (const int64_t pp : {1, 2, 3, 4, 6, 8}) {
     for (const int64_t groups : {1, 2, 5}) {
@@ -297,6 +309,25 @@ TEST(Planner, ShardingAndStagesDivideMemory) {
   ASSERT_TRUE(Simulate(request, &sharded).ok());
   EXPECT_LT(sharded.memory[0].weights, one.memory[0].weights);
   EXPECT_GT(sharded.memory[0].gathered, 0);
+}
+
+TEST(Planner, MuonPaysForItsMatrixProducts) {
+  Request request = WithExperts(2);
+  request.layout.sharding = 0;
+  const double plain = Step(request);
+  request.layout.optimizer = 1;
+  // Infinite memory bandwidth leaves five iterations of 4 m n s + 2 s^3, s the shorter side, each
+  // layer: queries and output [64, 64], keys and values the same, the router [64, 16], and gate, up
+  // and down [64, 32] of a rank's 8 experts.
+  const double square = 5 * 6.0 * 64 * 64 * 64;
+  const double router = 5 * (4.0 * 64 * 16 * 16 + 2.0 * 16 * 16 * 16);
+  const double expert = 5 * (4.0 * 64 * 32 * 32 + 2.0 * 32 * 32 * 32);
+  const double flops = 4 * (4 * square + router + 8 * 3 * expert);
+  EXPECT_NEAR((Step(request) - plain) / (flops / 1e12), 1, 1e-6);
+  // Shared by the two ranks: half of the matrices outside the experts each.
+  request.layout.sharding = 1;
+  const double half = flops - 4 * (4 * square + router) / 2;
+  EXPECT_NEAR((Step(request) - plain) / (half / 1e12), 1, 1e-6);
 }
 
 TEST(Planner, OffloadTakesFromTheDeviceWhatItNames) {

@@ -101,6 +101,7 @@ std::vector<Field> LayoutFields(Request* request) {
       ANABRANCH_FIELD(layout, offload),
       ANABRANCH_FIELD(layout, gradient_bytes),
       ANABRANCH_FIELD(layout, optimizer_bytes),
+      ANABRANCH_FIELD(layout, optimizer),
       ANABRANCH_FIELD(layout, dispatch_factor),
       ANABRANCH_FIELD(imbalance, zipf),
       ANABRANCH_FIELD(imbalance, jitter),

@@ -84,6 +84,7 @@ struct Model {
 enum class Format : int64_t { kBf16 = 0, kFp8 = 1, kMxfp8 = 2, kFp8Block = 3, kNvfp4 = 4 };
 enum class Pipeline : int64_t { kOneForwardOneBackward = 0, kInterleaved = 1, kDualPipe = 2 };
 enum class Sharding : int64_t { kNone = 0, kZero1 = 1, kFsdp = 3 };
+enum class Optimizer : int64_t { kAdamw = 0, kMuon = 1 };
 
 // Named tensors of a layer that can be computed again or kept on the host; bits of a mask.
 enum Saved : int64_t {
@@ -125,7 +126,8 @@ struct Layout {
   int64_t recompute = 0;       // Saved
   int64_t offload = 0;         // Saved
   double gradient_bytes = 4;
-  double optimizer_bytes = 12;  // master weight and two moments
+  double optimizer_bytes = 12;  // master weight and two moments; Muon has one
+  int64_t optimizer = 0;
   double dispatch_factor = 0;   // receive buffer over balanced rows, 0 for exactly what arrives
 
   int64_t dp() const { return ranks / (tp * cp * pp); }

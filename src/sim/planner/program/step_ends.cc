@@ -1,5 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "sim/planner/memory.h"
+#include "sim/planner/optimizer.h"
 #include "sim/planner/program/builder.h"
 
 namespace anabranch::sim {
@@ -29,6 +30,7 @@ void ProgramBuilder::StartOfStep() {
 void ProgramBuilder::EndOfStep() {
   Ids sums;
   std::vector<double> parameters(static_cast<size_t>(layout_.pp), 0);
+  std::vector<double> matrix_flops(static_cast<size_t>(layout_.pp), 0);
   const bool sharded = layout_.sharding != static_cast<int64_t>(Sharding::kNone);
   for (int64_t run = 0; run < (dual_ ? 2 : 1); ++run) {
     for (size_t position = 0; position < chunks_.size(); ++position) {
@@ -38,6 +40,11 @@ void ProgramBuilder::EndOfStep() {
       parameters[stage] +=
           sharded ? count.plain / PlainShards(layout_) + count.experts / ExpertShards(layout_)
                   : count.plain + count.experts;
+      // Sharded states: every rank iterates on its share of the matrices, each of them whole.
+      const MatrixFlops matrices = MuonMatrixFlops(request_, chunks_[position]);
+      matrix_flops[stage] +=
+          sharded ? matrices.plain / PlainShards(layout_) + matrices.experts / ExpertShards(layout_)
+                  : matrices.plain + matrices.experts;
       if (fsdp_) continue;
       Transfer transfer =
           Reduce(layout_.gradient_bytes * count.plain, layout_.gradient_bytes * count.experts);
@@ -60,10 +67,9 @@ void ProgramBuilder::EndOfStep() {
   const Where first{0, 1 << 29, 0, 0};
   const int32_t norm = Compute(first, Kind::kOptimizer, 0, Work{}, sums);
   for (int32_t stage = 0; stage < static_cast<int32_t>(layout_.pp); ++stage) {
-    Work work;
-    work.fixed_seconds = OptimizerSeconds(request_, parameters[stage]);
     const Where where{stage, 1 << 30, 0, 0};
-    Compute(where, Kind::kOptimizer, 0, work, {norm});
+    Compute(where, Kind::kOptimizer, 0,
+            OptimizerWork(request_, parameters[stage], matrix_flops[stage]), {norm});
   }
 }
 

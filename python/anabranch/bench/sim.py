@@ -14,7 +14,7 @@ _BUDGET_SECONDS = 10.0
 _STEPS = (
     ("sim_dsv3_1024", {"hw": "gb200:1024", "layout_text": "pp4,vp4,ep64", "batch": 16_384}),
     ("sim_dsv3_2048_dualpipe", {"hw": "h800:2048", "layout_text": "pp16,ep64,dualpipe",
-                                "batch": 15_360}),
+                                "batch": 32_768}),
 )  # fmt: skip
 
 
@@ -26,6 +26,8 @@ def rows() -> Iterator[dict[str, Any]]:
         timing = measure(lambda one=one: simulate.simulate(one), budget_seconds=2.0)
         whole = simulate.simulate(one)
         short = simulate.simulate(one, microbatch_limit=1)
+        if short == whole:
+            raise RuntimeError(f"bench: {name}: the step is too short to be extended")
         error = abs(short["step_seconds"] / whole["step_seconds"] - 1)
         if not error < 0.01:
             raise RuntimeError(f"bench: {name}: an extended step is off by {error:.2%}")

@@ -152,15 +152,16 @@ void Extend(const StageTime& a, double factor, StageTime* b) {
   extend(a.optimizer, &b->optimizer);
 }
 
-// The steady state repeats with pp microbatches (2 pp in DualPipe): two short runs that differ by
-// one period give the length of any longer one. The shorter has two periods for the pipeline to
-// fill and settle.
+// The steady state repeats with pp microbatches: two short runs that differ by one period give the
+// length of any longer one. The shorter has two periods for the pipeline to fill and settle;
+// DualPipe's two directions settle more slowly: at pp 4 to 16 every period after the seventh took
+// the same time, at pp 16 none before it.
 Status RunExtended(const Request& request, const Plan& plan, int64_t limit, Answer* answer) {
   const int64_t wanted = request.layout.microbatches();
   const bool dual = request.layout.pipeline == static_cast<int64_t>(Pipeline::kDualPipe);
-  const int64_t cycle = (dual ? 2 : 1) * request.layout.pp;
+  const int64_t cycle = request.layout.pp;
   const int64_t period = cycle * std::max<int64_t>(8 / cycle, 1);
-  const int64_t periods = std::max<int64_t>(limit / period, 3);
+  const int64_t periods = std::max<int64_t>(limit / period, dual ? 9 : 3);
   const int64_t many = wanted % period + periods * period;
   const int64_t few = many - period;
   if (few < period || many >= wanted) return RunOnce(request, plan, wanted, answer);

@@ -178,7 +178,8 @@ def test_our_own_step_compiled_for_eight_h100s(tmp_path):
     subprocess.run(command, check=True, env=environment, timeout=300)
     result = analyze(text, "h100:8")
     assert result["scheduled"] and result["streams"]["dp"]["count"] >= 1
-    assert any(name in _register.TARGETS for name in _targets(result["guessed_calls"]))
+    # Our calls are priced by what they multiply, not by their operands' bytes.
+    assert not set(_targets(result["guessed_calls"])) & set(_register.TARGETS)
     # The gradients of all parameters are summed over the eight.
     parameters = sum(entry["bytes"] for entry in result["asynchronous"] if entry["stream"] == "dp")
     assert parameters > 1e5

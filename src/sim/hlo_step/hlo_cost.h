@@ -38,7 +38,8 @@ struct InstructionCost {
 // The cost of instruction `number` of a computation. A done costs nothing, its start everything;
 // loops, calls and conditionals cost nothing themselves.
 // A custom call costs its frontend attribute latency_metadata (ns) if it has one; else, a library's
-// matrix product or attention its FLOPs; else its bytes, marked as guessed.
+// matrix product or attention its FLOPs, and ours what own_calls.h says; else its bytes, marked as
+// guessed.
 // Collectives take their time from the device groups, num_devices and the hardware's scale-up
 // domain. InvalidArgument: groups that cannot be read, operands that do not fit the opcode.
 Status CostOf(const HloModule& module, const Computation& computation, int number,

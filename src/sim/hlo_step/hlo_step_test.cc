@@ -181,6 +181,55 @@ TEST(HloCostTest, HandComputedCosts) {
   EXPECT_DOUBLE_EQ(CostNamed(analysis, "ar").Seconds(), 6e-3);
 }
 
+TEST(HloCostTest, OurCallsCostWhatTheirHeadersSay) {
+  // 6 tokens, 12 routed rows, H 8, F 4, 3 experts; one sequence of 4, 2 heads of 8 on one key head.
+  const Analysis analysis = Analyze(R"(HloModule calls, is_scheduled=true
+
+ENTRY main {
+  x = bf16[6,8]{1,0} parameter(0)
+  p = f32[6,2]{1,0} parameter(1)
+  g = bf16[3,8,4]{2,1,0} parameter(2)
+  d = bf16[3,4,8]{2,1,0} parameter(3)
+  o = s32[4]{0} parameter(4)
+  r = s32[12]{0} parameter(5)
+  s = s32[6,2]{1,0} parameter(6)
+  e = s32[3]{0} parameter(7)
+  q = bf16[1,4,2,8]{3,2,1,0} parameter(8)
+  k = bf16[1,4,1,8]{3,2,1,0} parameter(9)
+  h = bf16[8,100]{1,0} parameter(10)
+  l = s32[6]{0} parameter(11)
+  m = f32[3,4,8]{2,1,0} parameter(12)
+  moe = (bf16[6,8]{1,0}, bf16[12,8]{1,0}) custom-call(x, p, g, g, d, o, r, s), custom_call_target="anabranch_moe_ffn"
+  rows = (bf16[6,8]{1,0}, bf16[6,8]{1,0}) custom-call(x, p, g, g, d, o), custom_call_target="anabranch_moe_ffn_rows"
+  gemm = bf16[6,4]{1,0} custom-call(x, g, e), custom_call_target="anabranch_grouped_gemm"
+  att = bf16[1,4,2,8]{3,2,1,0} custom-call(q, k, k), custom_call_target="anabranch_attention", backend_config="{causal = true}"
+  all = bf16[1,4,2,8]{3,2,1,0} custom-call(q, k, k), custom_call_target="anabranch_attention", backend_config="{causal = false}"
+  loss = f32[6]{0} custom-call(x, h, l), custom_call_target="anabranch_linear_cross_entropy"
+  norm = bf16[6,8]{1,0} custom-call(x), custom_call_target="anabranch_rms_norm"
+  step = f32[3,4,8]{2,1,0} custom-call(e, m), custom_call_target="anabranch_muon"
+  odd = bf16[6,8]{1,0} custom-call(x), custom_call_target="anabranch_moe_ffn"
+  far = bf16[6,8]{1,0} custom-call(x), custom_call_target="anabranch_expert_parallel_dispatch"
+  ROOT t = (bf16[6,8]{1,0}) tuple(norm)
+}
+)");
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "moe").flops, 6.0 * 12 * 8 * 4);
+  // Weights, rows in and out, gate, up and their activation: two bytes each.
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "moe").bytes,
+                   2.0 * (3 * 3 * 8 * 4 + 2 * 6 * 8 + 4 * 12 * 4));
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "rows").flops, 6.0 * 6 * 8 * 4);
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "gemm").flops, 2.0 * 6 * 8 * 4);
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "att").flops, 2.0 * 16 * 2 * 10);  // 10 pairs of positions
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "all").flops, 2.0 * 16 * 2 * 16);
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "loss").flops, 2.0 * 6 * 8 * 100);
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "norm").bytes, 2.0 * 2 * 6 * 8);
+  EXPECT_DOUBLE_EQ(CostNamed(analysis, "step").flops, 3 * 5 * (4.0 * 4 * 8 * 4 + 2.0 * 4 * 4 * 4));
+  for (const char* name : {"moe", "rows", "gemm", "att", "loss", "norm", "step"}) {
+    EXPECT_FALSE(CostNamed(analysis, name).guessed) << name;
+  }
+  EXPECT_TRUE(CostNamed(analysis, "odd").guessed);
+  EXPECT_TRUE(CostNamed(analysis, "far").guessed);
+}
+
 TEST(TimelineTest, HandComputedStep) {
   const Analysis analysis = Analyze(kStep);
   // The all-reduce hides under f, which takes as long; then c, m, u; the copy is waited for at the

@@ -7,6 +7,7 @@
 
 #include "sim/hlo/classify.h"
 #include "sim/hlo/text.h"
+#include "sim/hlo_step/own_calls.h"
 
 namespace anabranch::sim::hlo {
 namespace {
@@ -84,7 +85,7 @@ void AddCustomCall(const Computation& computation, const Instruction& i, KernelW
     AddLibraryProduct(computation, i, work);
   } else if (target.find("fmha") != std::string_view::npos) {
     AddAttention(computation, i, target, work);
-  } else {
+  } else if (!AddOwnCall(computation, i, work)) {
     work->guessed = true;
   }
 }

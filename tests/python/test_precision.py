@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch import models, recipes
+from anabranch.cli import main
 from anabranch.errors import UsageError
 from anabranch.ops.quantize import GEMMS
 from anabranch.ops.quantize.products import OPERANDS
@@ -76,6 +77,23 @@ def test_the_table_says_what_stays_high():
     assert rows["router"].startswith("f32")
     assert "master weights, weight gradients and their sums" in rows
     assert describe(PrecisionConfig(), 4) == [("all layers: all products", "bf16")]
+
+
+def test_the_command_prints_the_table_of_a_variation(capsys):
+    assert main(["recipes", "nvfp4-sr"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "dgrad dx = dy w' dy nvfp4; w nvfp4_16x16" in out
+    assert (
+        "nvfp4 E2M1, blocks of 16 along the contracted axis, scale E4M3 to nearest, and f32 of"
+        in out
+    )
+    assert "nvfp4_16x16 E2M1, blocks of 16 x 16, scale E4M3" in out
+    assert main(["recipes", "fp8_block"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fp8_block_128x128 E4M3, blocks of 128 x 128, scale f32, a power of two (rceil)" in out
+    assert main(["recipes", "mxfp8+floor"]) == 0
+    assert "scale E8M0 (floor)" in capsys.readouterr().out
+    assert main(["recipes", "mxfp8-sr"]) == 2
 
 
 def compiled(*settings):

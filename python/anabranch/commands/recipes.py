@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     from anabranch import recipes
-    from anabranch.ops.quantize.recipe import RECIPE_NAMES
     from anabranch.recipes.precision import PrecisionConfig, describe
 
     if args.name is None:
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         print(output.table([("recipe", "   total   active  what"), *rows]))
         output.write_json(args, [summary(recipe) for recipe in found])
         return 0
-    if args.name in RECIPE_NAMES:
+    if _is_precision(args.name):
         tensors = describe(PrecisionConfig(args.name), 1)
         print(output.table(tensors))
         output.write_json(args, {"name": args.name, "tensors": dict(tensors)})
@@ -47,6 +46,17 @@ def run(args: argparse.Namespace) -> int:
     print(output.table([("", ""), *describe(recipe.precision, recipe.model.num_layers)]))
     output.write_json(args, {**summary(recipe), "recipe": dataclasses.asdict(recipe)})
     return 0
+
+
+def _is_precision(name: str) -> bool:
+    """Whether `name` is a recipe of products, as mxfp8 or nvfp4-sr, and not of a training run."""
+    from anabranch.ops.quantize import get_recipe
+
+    try:
+        get_recipe(name)
+    except ValueError:
+        return False
+    return True
 
 
 def summary(recipe: "Recipe") -> dict[str, Any]:

@@ -7,7 +7,10 @@ import dataclasses
 import re
 from typing import Any
 
+import jax.numpy as jnp
+
 from anabranch.layers.config import check
+from anabranch.ops.quantize.formats import FORMATS
 from anabranch.ops.quantize.recipe import GEMMS, by_gemm, get_recipe
 from anabranch.ops.quantize.recipe import Recipe as ProductRecipe
 
@@ -82,6 +85,30 @@ def _products(recipe: ProductRecipe) -> list[tuple[str, str]]:
     ]
 
 
+_SHORT = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float4_e2m1fn": "E2M1",
+          "float8_e8m0fnu": "E8M0", "float32": "f32"}  # fmt: skip
+
+
+def _formats(recipe: ProductRecipe) -> list[tuple[str, str]]:
+    """Rows of the formats that a layer's products use: element, block and scale."""
+    found = {}
+    for one in map(recipe.gemm, GEMMS):
+        for name in (one.x, one.w, one.dy):
+            if name == "bf16":
+                continue
+            format = FORMATS[name]
+            element, scale = (_SHORT[jnp.dtype(t).name] for t in (format.element, format.scale))
+            across = f" x {format.block}" if format.square else " along the contracted axis"
+            how = f" ({one.scale_mode})"
+            if format.has_tensor_scale:
+                how = " to nearest, and one f32 for the tensor or expert"
+            elif scale == "f32":
+                how = f", a power of two ({one.scale_mode})"
+            text = f"{element}, blocks of {format.block}{across}, scale {scale}{how}"
+            found[f"  {name}"] = text
+    return list(found.items())
+
+
 # The tensors of a training step, and what they are under a recipe.
 HIGH_PRECISION = (
     ("embedding, output head", "bf16 products"),
@@ -113,5 +140,5 @@ def describe(precision: PrecisionConfig, num_layers: int) -> list[tuple[str, str
             continue
         names = list(dict.fromkeys(recipe.gemm(gemm).name for gemm in GEMMS))
         what = f"{where}: attention projections, dense, routed and shared FFN"
-        rows += [(what, " and ".join(names)), *_products(recipe)]
+        rows += [(what, " and ".join(names)), *_products(recipe), *_formats(recipe)]
     return [*rows, *HIGH_PRECISION] if precision.recipe != "bf16" or precision.overrides else rows

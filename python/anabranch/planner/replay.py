@@ -33,6 +33,15 @@ _STEPS: tuple[tuple[str, str, str, str], ...] = (
     ("activation offload", "mxfp8", f"{_OFFLOAD},dedup=off,fused_dispatch=off", ""),
     ("one copy a rank, permuted on the way", "mxfp8", _OFFLOAD, ""),
 )  # fmt: skip
+# Where along the ladder collectives of several kinds get streams of their own: accelerators, layout,
+# recipe, options.
+_STREAMS = (
+    ("bf16, grouped products", 128, _BASE, "bf16", _PLAIN),
+    ("MXFP8", 128, _BASE, "mxfp8", _PLAIN),
+    ("the end of the ladder", 128, _BASE, "mxfp8", _OFFLOAD),
+    ("the same, fsdp 128 on 1,024", 1024, _BASE.replace("fsdp16", "fsdp128"), "mxfp8", _OFFLOAD),
+    ("a sixth of the tokens a GPU and step", 128, _BASE.replace("mbs6", "mbs1"), "mxfp8", _OFFLOAD),
+)
 _SCALING = (
     ("JAX, fsdp x ep8", "fsdp,ep8,mbs6,optimizer_bytes=10", _OFFLOAD, 6),
     ("Megatron, pp2 vp8 ep32", "pp2,vp8,ep32,mbs1,mtp1,graph=full,fp8_attention", "", 16),
@@ -49,6 +58,23 @@ def ladder() -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
+def streams() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Each place of `_STREAMS` with one stream for all collectives, and with one for each kind."""
+    rows = []
+    for name, ranks, words, recipe, more in _STREAMS:
+        share = 1 if "mbs1" in words else 6
+        plain = more.replace("streams=single,", "")
+        single, multi = (
+            simulate.simulate(
+                scenario.make(model=_MODEL, hw=f"gb300:{ranks}", recipe=recipe, layout_text=words,
+                              options=f"{plain},streams={kind}", batch=share * ranks, stack=_STACK)
+            )
+            for kind in ("single", "multi")
+        )  # fmt: skip
+        rows.append((name, single, multi))
+    return rows
+
+
 def weak_scaling(jitter: float, seeds: int) -> list[tuple[str, dict[str, Any]]]:
     """256 to 1,024 GB300 for the JAX and the Megatron layout."""
     rows = []
@@ -60,7 +86,7 @@ def weak_scaling(jitter: float, seeds: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints both tables."""
+    """Prints the ladder, what streams gain along it, and weak scaling."""
     steps = ladder()
     print(present.trust(steps[0][1]["calibration"]))
     lines = [["128 x GB300, fsdp 16 x ep 8", "step s", "TFLOP/s", "gain", "ep", "dp", "offload",
@@ -80,6 +106,14 @@ def main(arguments: Sequence[str]) -> int:
         ])  # fmt: skip
         before = total
     print(present.grid(lines))
+    lines = [
+        ["streams of their own for collectives", "one s", "several s", "gain", "gathers exposed"]
+    ]
+    for name, single, multi in streams():
+        one, many = single["step_seconds"], multi["step_seconds"]
+        exposed = f"{single['exposed']['dp'] / one:.1%} -> {multi['exposed']['dp'] / many:.1%}"
+        lines.append([name, f"{one:.2f}", f"{many:.2f}", f"{one / many - 1:+.1%}", exposed])
+    print("\n" + present.grid(lines))
     for name, answer in weak_scaling(0.01, 20):
         print(f"\n{name}, jitter 1 %, 20 seeds")
         print(present.scaling(answer))

@@ -128,7 +128,7 @@ struct Layout {
   double gradient_bytes = 4;
   double optimizer_bytes = 12;  // master weight and two moments; Muon has one
   int64_t optimizer = 0;
-  double dispatch_factor = 0;   // receive buffer over balanced rows, 0 for exactly what arrives
+  double dispatch_factor = 0;  // receive buffer over balanced rows, 0 for exactly what arrives
 
   int64_t dp() const { return ranks / (tp * cp * pp); }
   int64_t edp() const { return ranks / (pp * ep); }

@@ -85,6 +85,19 @@ def keep_freed_memory() -> None:
     mallopt(trim_threshold, -1)
 
 
+def return_freed_memory() -> None:
+    """Returns to the system what this process freed, after work that does not come back. No-op without glibc.
+
+    Compiling `bench-190m`'s step leaves 0.12 GB of free blocks between others, in which no array of a step
+    fits: without this they count in the peak of every step.
+    """
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return
+    malloc_trim(ctypes.c_size_t(0))
+
+
 def memory_gib() -> float:
     """Physical memory of the machine in GiB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -17,6 +17,7 @@ from anabranch.train import checkpoint, measure, metrics, report, run_folder
 from anabranch.train.corpus import open_corpus, warn
 from anabranch.train.evaluation import HeldOut
 from anabranch.train.generation import Generator
+from anabranch.train.machine import return_freed_memory
 from anabranch.train.meter import Meter, Position
 from anabranch.train.metrics import MetricsLog
 from anabranch.train.prefetch import Prefetcher
@@ -170,6 +171,7 @@ class Trainer:
         step = ranks.spread(make_train_step(self.recipe, ranks.tree, ranks.expert_parallel))
         step = jax.jit(step, donate_argnums=0)
         step = step.lower(self.state, shapes).compile()
+        return_freed_memory()  # the compiler's
         batches = Prefetcher(self.reader)
         self.meter.start()
         try:

@@ -84,7 +84,7 @@ def test_the_command_prints_the_table_of_a_variation(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "dgrad dx = dy w' dy nvfp4; w nvfp4_16x16" in out
     assert (
-        "nvfp4 E2M1, blocks of 16 along the contracted axis, scale E4M3 to nearest, and f32 of"
+        "nvfp4 E2M1, blocks of 16 along the contracted axis, scale E4M3 to nearest, and one f32"
         in out
     )
     assert "nvfp4_16x16 E2M1, blocks of 16 x 16, scale E4M3" in out

@@ -14,13 +14,15 @@ namespace {
 using expert_parallel::CombineArgs;
 using expert_parallel::DispatchArgs;
 using expert_parallel::PrepareArgs;
+using expert_parallel::WaveRows;
 using xffi::AnyBuffer;
 using Output = xffi::Result<AnyBuffer>;
 
 xffi::Future PrepareHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place,
                             AnyBuffer experts, AnyBuffer rank_of_expert, Output plan,
                             Output group_sizes, Output group_offsets, Output report, int64_t ranks,
-                            int64_t site, int64_t alignment, int64_t capacity, int64_t overflow) {
+                            int64_t site, bool processes, int64_t alignment, int64_t capacity,
+                            int64_t overflow) {
   const PrepareArgs args = {.experts = View(experts),
                             .rank_of_expert = View(rank_of_expert),
                             .alignment = alignment,
@@ -30,38 +32,66 @@ xffi::Future PrepareHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer pl
                             .group_sizes = View(group_sizes),
                             .group_offsets = View(group_offsets),
                             .report = View(report)};
-  return Meet("expert_parallel_prepare", {run, pool, View(place), ranks, site}, capacity, args,
-              [](std::span<const PrepareArgs* const> all, Executor& executor) {
-                return expert_parallel::PrepareTogether(all, executor);
-              });
+  return Meet(
+      "expert_parallel_prepare", {run, pool, View(place), ranks, site, processes}, capacity, args,
+      [](std::span<const PrepareArgs* const> all, Executor& executor) {
+        return expert_parallel::PrepareTogether(all, executor);
+      },
+      [](const PrepareArgs& mine, const Call& call, Transport& transport, Executor&) {
+        return expert_parallel::Prepare(mine, call, transport);
+      });
 }
 
 xffi::Future DispatchHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place,
                              AnyBuffer plan, AnyBuffer x, AnyBuffer weights, Output rows,
-                             Output row_weights, int64_t ranks, int64_t site, bool weighted) {
+                             Output row_weights, int64_t ranks, int64_t site, bool processes,
+                             bool weighted, int64_t wave, int64_t waves) {
   const DispatchArgs args = {.plan = View(plan),
                              .x = View(x),
                              .weights = weighted ? View(weights) : ConstTensorView(),
                              .rows = View(rows),
-                             .row_weights = weighted ? View(row_weights) : TensorView()};
-  return Meet("expert_parallel_dispatch", {run, pool, View(place), ranks, site}, weighted, args,
-              [](std::span<const DispatchArgs* const> all, Executor& executor) {
-                return expert_parallel::DispatchTogether(all, executor);
-              });
+                             .row_weights = weighted ? View(row_weights) : TensorView(),
+                             .wave = wave,
+                             .waves = {.count = waves}};
+  return Meet(
+      "expert_parallel_dispatch", {run, pool, View(place), ranks, site, processes}, weighted, args,
+      [](std::span<const DispatchArgs* const> all, Executor& executor) {
+        return expert_parallel::DispatchTogether(all, executor);
+      },
+      [](const DispatchArgs& mine, const Call& call, Transport& transport, Executor& executor) {
+        return expert_parallel::Dispatch(mine, call, transport, executor);
+      });
 }
 
+// waves: rows and row_weights of each wave in turn.
 xffi::Future CombineHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place, AnyBuffer plan,
-                            AnyBuffer rows, AnyBuffer row_weights, Output y, Output weights,
-                            int64_t ranks, int64_t site, bool weighted) {
-  const CombineArgs args = {.plan = View(plan),
-                            .rows = View(rows),
-                            .row_weights = weighted ? View(row_weights) : ConstTensorView(),
-                            .y = View(y),
-                            .weights = weighted ? View(weights) : TensorView()};
-  return Meet("expert_parallel_combine", {run, pool, View(place), ranks, site}, weighted, args,
-              [](std::span<const CombineArgs* const> all, Executor& executor) {
-                return expert_parallel::CombineTogether(all, executor);
-              });
+                            xffi::RemainingArgs waves, Output y, Output weights, int64_t ranks,
+                            int64_t site, bool processes, bool weighted, int64_t domain_size) {
+  CombineArgs args;
+  args.plan = View(plan);
+  args.y = View(y);
+  if (weighted) args.weights = View(weights);
+  args.domain_size = domain_size;
+  for (size_t i = 0; i + 1 < waves.size(); i += 2) {
+    const auto rows = waves.get<AnyBuffer>(i);
+    const auto row_weights = waves.get<AnyBuffer>(i + 1);
+    if (!rows.has_value() || !row_weights.has_value()) continue;  // nothing but buffers is passed
+    const WaveRows wave = {View(*rows), weighted ? View(*row_weights) : ConstTensorView()};
+    if (i == 0) {
+      args.rows = wave.rows;
+      args.row_weights = wave.row_weights;
+    } else {
+      args.later_waves.push_back(wave);
+    }
+  }
+  return Meet(
+      "expert_parallel_combine", {run, pool, View(place), ranks, site, processes}, weighted, args,
+      [](std::span<const CombineArgs* const> all, Executor& executor) {
+        return expert_parallel::CombineTogether(all, executor);
+      },
+      [](const CombineArgs& mine, const Call& call, Transport& transport, Executor& executor) {
+        return expert_parallel::Combine(mine, call, transport, executor);
+      });
 }
 
 auto Bind() { return xffi::Ffi::Bind().Ctx<xffi::RunId>().Ctx<xffi::ThreadPool>(); }
@@ -82,6 +112,7 @@ ANABRANCH_FFI_HANDLER(anabranch_expert_parallel_prepare, anabranch::ffi::Prepare
                           .Ret<AnyBuffer>()  // report [3]
                           .Attr<int64_t>("ranks")
                           .Attr<int64_t>("site")
+                          .Attr<bool>("processes")
                           .Attr<int64_t>("alignment")
                           .Attr<int64_t>("capacity")
                           .Attr<int64_t>("overflow"));
@@ -95,15 +126,19 @@ ANABRANCH_FFI_HANDLER(anabranch_expert_parallel_dispatch, anabranch::ffi::Dispat
                           .Ret<AnyBuffer>()  // row_weights [C], or anything
                           .Attr<int64_t>("ranks")
                           .Attr<int64_t>("site")
-                          .Attr<bool>("weighted"));
+                          .Attr<bool>("processes")
+                          .Attr<bool>("weighted")
+                          .Attr<int64_t>("wave")
+                          .Attr<int64_t>("waves"));
 ANABRANCH_FFI_HANDLER(anabranch_expert_parallel_combine, anabranch::ffi::CombineHandler,
                       anabranch::ffi::Bind()
                           .Arg<AnyBuffer>()  // place [2]
                           .Arg<AnyBuffer>()  // plan
-                          .Arg<AnyBuffer>()  // rows [C,H]
-                          .Arg<AnyBuffer>()  // row_weights [C], or anything
+                          .RemainingArgs()   // rows [C,H], row_weights [C] or anything, by wave
                           .Ret<AnyBuffer>()  // y [T,H]
                           .Ret<AnyBuffer>()  // weights [T,k], or anything
                           .Attr<int64_t>("ranks")
                           .Attr<int64_t>("site")
-                          .Attr<bool>("weighted"));
+                          .Attr<bool>("processes")
+                          .Attr<bool>("weighted")
+                          .Attr<int64_t>("domain_size"));

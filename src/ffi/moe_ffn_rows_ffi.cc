@@ -40,9 +40,23 @@ AnyView First(const AnyView& view, int64_t rows, bool column = false) {
   return AnyView(view.data(), view.dtype(), {rows});
 }
 
+// Of the L experts in *view [L,...] those that rows are for: `count` of them from `first` on.
+template <typename AnyView>
+Status Select(const char* name, int64_t first, int64_t count, AnyView* view) {
+  if (view->rank() != 3 || first < 0 || count < 0 || first + count > view->size(0)) {
+    return InvalidArgument("moe_ffn_rows: ", name, " is ", view->ToString(),
+                           "; must be [L,.,.] with L at least ", first + count);
+  }
+  const int64_t bytes = view->size(1) * view->size(2) * SizeOf(view->dtype());
+  auto* const data = view->template as<char>();
+  *view = AnyView(data + first * bytes, view->dtype(), {count, view->size(1), view->size(2)});
+  return Status::Ok();
+}
+
 template <typename Args>
-Status Run(xffi::ThreadPool pool, int64_t activation, AnyBuffer identity, Args args,
-           int64_t (*scratch_bytes)(const Args&, int), Status (*run)(const Args&, Context&)) {
+Status Run(xffi::ThreadPool pool, int64_t activation, int64_t first_expert, AnyBuffer identity,
+           Args args, int64_t (*scratch_bytes)(const Args&, int),
+           Status (*run)(const Args&, Context&)) {
   ANABRANCH_RETURN_IF_ERROR(ToActivation("moe_ffn_rows", activation, &args.activation));
   int64_t used = 0;
   const ConstTensorView rows = View(identity);
@@ -52,22 +66,27 @@ Status Run(xffi::ThreadPool pool, int64_t activation, AnyBuffer identity, Args a
   args.row_token = First(rows, used);
   args.slot_row = First(rows, used, true);
   args.gate_up = First(args.gate_up, used);
-  if (args.w_gate.rank() != 3) {
-    return InvalidArgument("moe_ffn_rows: w_gate is ", args.w_gate.ToString(), "; must be [L,H,F]");
-  }
+  const int64_t experts = args.group_offsets.size(0) - 1;
+  ANABRANCH_RETURN_IF_ERROR(Select("w_gate", first_expert, experts, &args.w_gate));
+  ANABRANCH_RETURN_IF_ERROR(Select("w_up", first_expert, experts, &args.w_up));
+  ANABRANCH_RETURN_IF_ERROR(Select("w_down", first_expert, experts, &args.w_down));
   if constexpr (std::is_same_v<Args, MoeFfnArgs>) {
     args.y = First(args.y, used);
   } else {
     args.y_grad = First(args.y_grad, used);
     args.x_grad = First(args.x_grad, used);
     args.weights_grad = First(args.weights_grad, used, true);
+    ANABRANCH_RETURN_IF_ERROR(Select("w_gate_grad", first_expert, experts, &args.w_gate_grad));
+    ANABRANCH_RETURN_IF_ERROR(Select("w_up_grad", first_expert, experts, &args.w_up_grad));
+    ANABRANCH_RETURN_IF_ERROR(Select("w_down_grad", first_expert, experts, &args.w_down_grad));
   }
   return RunWithScratch("moe_ffn_rows", pool, args, scratch_bytes, run);
 }
 
 xffi::Error RowsHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weights, AnyBuffer w_gate,
                         AnyBuffer w_up, AnyBuffer w_down, AnyBuffer group_offsets,
-                        AnyBuffer identity, Output y, Output gate_up, int64_t activation) {
+                        AnyBuffer identity, Output y, Output gate_up, int64_t activation,
+                        int64_t first_expert) {
   const MoeFfnArgs args = {.x = View(x),
                            .weights = View(weights),
                            .w_gate = View(w_gate),
@@ -78,14 +97,16 @@ xffi::Error RowsHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weights, A
                            .slot_row = {},
                            .y = View(y),
                            .gate_up = View(gate_up)};
-  return ToError(Run(pool, activation, identity, args, MoeFfnScratchBytes, MoeFfn));
+  return ToError(Run(pool, activation, first_expert, identity, args, MoeFfnScratchBytes, MoeFfn));
 }
 
+// before: nothing, or the gradients of other experts, in whose memory the results are.
 xffi::Error RowsGradHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weights, AnyBuffer w_gate,
                             AnyBuffer w_up, AnyBuffer w_down, AnyBuffer group_offsets,
-                            AnyBuffer identity, AnyBuffer gate_up, AnyBuffer y_grad, Output x_grad,
-                            Output weights_grad, Output w_gate_grad, Output w_up_grad,
-                            Output w_down_grad, int64_t activation) {
+                            AnyBuffer identity, AnyBuffer gate_up, AnyBuffer y_grad,
+                            xffi::RemainingArgs /*before*/, Output x_grad, Output weights_grad,
+                            Output w_gate_grad, Output w_up_grad, Output w_down_grad,
+                            int64_t activation, int64_t first_expert) {
   const MoeFfnGradArgs args = {.x = View(x),
                                .weights = View(weights),
                                .w_gate = View(w_gate),
@@ -101,7 +122,8 @@ xffi::Error RowsGradHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weight
                                .w_gate_grad = View(w_gate_grad),
                                .w_up_grad = View(w_up_grad),
                                .w_down_grad = View(w_down_grad)};
-  return ToError(Run(pool, activation, identity, args, MoeFfnGradScratchBytes, MoeFfnGrad));
+  return ToError(
+      Run(pool, activation, first_expert, identity, args, MoeFfnGradScratchBytes, MoeFfnGrad));
 }
 
 }  // namespace
@@ -121,7 +143,8 @@ ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_rows, anabranch::ffi::RowsHandler,
                           .Arg<AnyBuffer>()  // identity [C]
                           .Ret<AnyBuffer>()  // y [C,H]
                           .Ret<AnyBuffer>()  // gate_up [C,2F'], or [0,2F']: not saved
-                          .Attr<int64_t>("activation"));
+                          .Attr<int64_t>("activation")
+                          .Attr<int64_t>("first_expert"));
 ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_rows_grad, anabranch::ffi::RowsGradHandler,
                       xla::ffi::Ffi::Bind()
                           .Ctx<xla::ffi::ThreadPool>()
@@ -134,9 +157,11 @@ ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_rows_grad, anabranch::ffi::RowsGradHandl
                           .Arg<AnyBuffer>()  // identity [C]
                           .Arg<AnyBuffer>()  // gate_up [C,2F']
                           .Arg<AnyBuffer>()  // y_grad [C,H]
+                          .RemainingArgs()   // gradients of the weights so far, or none
                           .Ret<AnyBuffer>()  // x_grad [C,H]
                           .Ret<AnyBuffer>()  // row_weights_grad [C]
                           .Ret<AnyBuffer>()  // w_gate_grad [L,H,F]
                           .Ret<AnyBuffer>()  // w_up_grad [L,H,F]
                           .Ret<AnyBuffer>()  // w_down_grad [L,F,H]
-                          .Attr<int64_t>("activation"));
+                          .Attr<int64_t>("activation")
+                          .Attr<int64_t>("first_expert"));

@@ -30,22 +30,25 @@ def routings(tokens=32, experts=8, topk=2):
     }
 
 
+def both_ways(function):
+    def run(ids, y_grad, x, *rest):
+        y, pullback = jax.vjp(lambda x, *rest: function(x, ids, *rest), x, *rest)
+        return y, *pullback(y_grad)
+
+    return jax.jit(run)
+
+
+def over(ranks, ep):
+    body = functools.partial(layer, ep=ep)
+    specs = (SPEC,) * 6
+    return both_ways(jax.shard_map(body, mesh=mesh_of(ranks), in_specs=specs, out_specs=SPEC))
+
+
 # Memory for a quarter of the worst case, and every token is served whatever the skew.
 @pytest.mark.parametrize("alignment", [1, 16])
 def test_chunks_serve_every_token(alignment):
     ep = ab.ExpertParallel(num_experts=8, topk=2, chunks=4, alignment=alignment)
-    specs = (SPEC,) * 6
-    body = functools.partial(layer, ep=ep)
-    over_ranks = jax.shard_map(body, mesh=mesh_of(2), in_specs=specs, out_specs=SPEC)
-
-    def run(function):
-        def both(ids, y_grad, x, *rest):
-            y, pullback = jax.vjp(lambda x, *rest: function(x, ids, *rest), x, *rest)
-            return y, *pullback(y_grad)
-
-        return jax.jit(both)
-
-    whole, split = run(layer), run(over_ranks)
+    whole, split = both_ways(layer), over(2, ep)
     for ids in routings().values():
         ids, arrays, y_grad = case(tokens=32, topk=2, ids=ids, dtype=jnp.float32)
         expected, actual = whole(ids, y_grad, *arrays), split(ids, y_grad, *arrays)
@@ -120,6 +123,56 @@ def test_a_capacity_that_no_chunk_fits_is_an_error_with_the_number_of_chunks():
     assert parts.chunks_for(ep, 20, 16, 2) == 4
     with pytest.raises(ValueError, match="capacity=3; must be at least 4"):
         parts.chunks_for(ep, 3, 16, 2)
+
+
+# flashinfer issue 4531: a wave that is empty, on one rank or on all, must not be waited for. Four experts a
+# rank: of eight waves half have no experts at all.
+@pytest.mark.parametrize(("ranks", "waves"), [(2, 2), (2, 8), (4, 4)])
+def test_waves_have_the_bits_of_one_device(ranks, waves):
+    whole = both_ways(layer)
+    in_waves = over(ranks, ab.ExpertParallel(num_experts=8, topk=2, waves=waves, alignment=4))
+    for ids in routings().values():
+        ids, arrays, y_grad = case(tokens=32, topk=2, ids=ids)
+        expected, actual = whole(ids, y_grad, *arrays), in_waves(ids, y_grad, *arrays)
+        assert_same_bits(actual, expected)
+
+
+def test_waves_and_chunks_together():
+    whole = both_ways(layer)
+    run = over(2, ab.ExpertParallel(num_experts=8, topk=2, waves=2, chunks=4))
+    ids, arrays, y_grad = case(tokens=32, topk=2, ids=routings()["half"], dtype=jnp.float32)
+    expected, actual = whole(ids, y_grad, *arrays), run(ids, y_grad, *arrays)
+    assert_same_bits(actual[:3], expected[:3])
+
+
+def test_waves_of_an_uneven_table_and_a_capacity():
+    ids = np.tile([[0, 4]], (16, 1))
+    ids, arrays, _ = case(tokens=16, experts=5, topk=2, ids=ids)
+    arrays = (*arrays[:2], *(jnp.concatenate([w, w[:1]]) for w in arrays[2:]))  # rank 1 has a spare
+    expected = jax.jit(lambda x, *rest: layer(x, ids, *rest))(*arrays)
+    ep = ab.ExpertParallel(num_experts=5, topk=2, waves=3, capacity=16)
+    assert_same_bits([jax.jit(sharded(2, ids, ep))(*arrays)], [expected])
+
+
+# The domain of all ranks adds up what the exact sum adds up; domains of one rank round what they send.
+def test_two_level_sums():
+    ids, (x, weights, *_), _ = case(tokens=32, topk=3)
+
+    def added_up(**options):
+        ep = ab.ExpertParallel(num_experts=8, topk=3, **options)
+
+        def body(x, ids):
+            plan = ep.prepare(ids)
+            return ep.combine(plan, ep.dispatch(plan, x))
+
+        mapped = jax.shard_map(body, mesh=mesh_of(4), in_specs=(SPEC, SPEC), out_specs=SPEC)
+        return np.asarray(jax.jit(mapped)(x, ids), np.float32)
+
+    exact = added_up()
+    np.testing.assert_array_equal(added_up(combine="two_level", domain_size=4), exact)
+    # At most three partial sums of at most three rows, each rounded to bf16.
+    bound = 2.0**-9 * 3 * np.abs(np.asarray(x, np.float32)) * 3
+    assert (np.abs(added_up(combine="two_level") - exact) <= bound + 2.0**-8 * np.abs(exact)).all()
 
 
 def test_chunks_and_low_precision_exclude_each_other():

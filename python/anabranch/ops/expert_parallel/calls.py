@@ -38,6 +38,12 @@ class ExpertParallelPlan(NamedTuple):
     place: jax.Array
 
 
+def plan_words(ranks: int, num_experts: int, slots: int, local_experts: int) -> int:
+    """Length of a plan of ``slots`` slots, as ``PlanWords`` of the engine."""
+    header = 16
+    return header + ranks * num_experts + 3 * slots + local_experts + ranks * (local_experts + 1)
+
+
 def worst_capacity(tokens: int, topk: int, local_experts: int, alignment: int) -> int:
     """Rows, padding included, that ``tokens`` tokens can at most send to ``local_experts`` experts."""
     rows = tokens * min(topk, local_experts)
@@ -55,11 +61,11 @@ def prepare(
     options: tuple[int, ...], shapes: tuple[Any, ...], index: jax.Array, *operands: jax.Array
 ) -> tuple[jax.Array, ...]:
     """From experts and the table of owners: a plan's fields."""
-    ranks, capacity, alignment, overflow = options
+    ranks, capacity, alignment, overflow, processes = options
     words, sizes, offsets, report = _collective.call(
         "expert_parallel_prepare",
         [_shaped(*shape) for shape in shapes],
-        Place(index, ranks),
+        Place(index, ranks, processes),
         *operands,
         capacity=capacity,
         alignment=alignment,
@@ -82,42 +88,72 @@ class Options(NamedTuple):
     topk: int
     capacity: int
     weighted: bool
+    processes: bool
+    domain_size: int = 0
+
+
+class Wave(NamedTuple):
+    """One of ``count`` waves, and the rows that its buffer has room for."""
+
+    index: int
+    count: int
+    capacity: int
+
+
+def send(
+    options: Options, wave: Wave, index: jax.Array, words: jax.Array, *arrays: jax.Array
+) -> list[jax.Array]:
+    """The bare dispatch of one wave: from x and weights, rows and row_weights."""
+    x, weights = arrays
+    results = (
+        _shaped(wave.capacity, x.shape[1], dtype=x.dtype),
+        _shaped(wave.capacity if options.weighted else 0, dtype=jnp.float32),
+    )
+    return _collective.call(
+        "expert_parallel_dispatch",
+        results,
+        Place(index, options.ranks, options.processes),
+        words,
+        x,
+        weights,
+        weighted=options.weighted,
+        wave=wave.index,
+        waves=wave.count,
+    )
+
+
+def fetch(
+    options: Options, index: jax.Array, words: jax.Array, *arrays: jax.Array
+) -> list[jax.Array]:
+    """The bare combine: from rows and row_weights of each wave in turn, y and weights."""
+    weights_shape = (options.tokens, options.topk) if options.weighted else (0,)
+    results = (
+        _shaped(options.tokens, arrays[0].shape[1], dtype=arrays[0].dtype),
+        _shaped(*weights_shape, dtype=jnp.float32),
+    )
+    where = Place(index, options.ranks, options.processes)
+    return _collective.call(
+        "expert_parallel_combine",
+        results,
+        where,
+        words,
+        *arrays,
+        weighted=options.weighted,
+        domain_size=options.domain_size,
+    )
 
 
 # Dispatch and combine are each other's transposes, weights included.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def dispatch(options: Options, index: jax.Array, *operands: jax.Array) -> list[jax.Array]:
     """From words, x and weights: rows and row_weights."""
-    words, x, weights = operands
-    results = (
-        _shaped(options.capacity, x.shape[1], dtype=x.dtype),
-        _shaped(options.capacity if options.weighted else 0, dtype=jnp.float32),
-    )
-    where = Place(index, options.ranks)
-    return _collective.call(
-        "expert_parallel_dispatch", results, where, words, x, weights, weighted=options.weighted
-    )
+    return send(options, Wave(0, 1, options.capacity), index, *operands)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def combine(options: Options, index: jax.Array, *operands: jax.Array) -> list[jax.Array]:
     """From words, rows and row_weights: y and weights."""
-    words, rows, row_weights = operands
-    weights_shape = (options.tokens, options.topk) if options.weighted else (0,)
-    results = (
-        _shaped(options.tokens, rows.shape[1], dtype=rows.dtype),
-        _shaped(*weights_shape, dtype=jnp.float32),
-    )
-    where = Place(index, options.ranks)
-    return _collective.call(
-        "expert_parallel_combine",
-        results,
-        where,
-        words,
-        rows,
-        row_weights,
-        weighted=options.weighted,
-    )
+    return fetch(options, index, *operands)
 
 
 dispatch.defvjp(

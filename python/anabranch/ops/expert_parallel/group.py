@@ -14,9 +14,7 @@ from anabranch import _collective, _processes, _register
 from anabranch._collective import AxisName
 from anabranch.ops.expert_parallel import calls
 from anabranch.ops.expert_parallel.calls import ExpertParallelPlan
-
-OVERFLOWS = ("error", "grow", "drop")
-_HEADER_WORDS = 16
+from anabranch.ops.expert_parallel.options import OVERFLOWS, check_options
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -34,11 +32,14 @@ class ExpertParallel:
         rank and both numbers; ``"grow"``: take what is needed, up to the worst case; ``"drop"``:
         leave out the rows past the capacity and count them.
       combine_mode: ``"exact"``: f32 sums in ascending expert order, one rounding, so that the bits do
-        not depend on the number of ranks.
+        not depend on the number of ranks. ``"two_level"``: what the ranks of one domain have for a token
+        is added up and rounded first, as it would travel between hosts; the bits depend on the ranks.
+      domain_size: neighbouring ranks that form a domain, for ``"two_level"``.
       chunks: ``moe_ffn`` takes the tokens in at most so many parts, one after the other, and in as few
         as the capacity allows: with ``"worst"`` that of one chunk, else a number of rows that suffices
         for a chunk. Every token is served and nothing overflows. 1: all at once.
-      waves: 1.
+      waves: ``moe_ffn`` exchanges and computes a rank's experts in so many groups, the exchange of later
+        ones under way while earlier ones are computed. No result depends on it.
       wire: ``"bf16"``: rows travel in their own type.
       transport: ``"inprocess"``: ranks are devices of one process; ``"mpi"``: every rank is a process
         that mpirun has started, see ``start_processes``; ``"auto"``: whichever of them JAX was started
@@ -59,6 +60,7 @@ class ExpertParallel:
     alignment: int = 1
     rank_of_expert: tuple[int, ...] | None = None
     chunks: int = 1
+    domain_size: int = 1
 
     def __init__(
         self,
@@ -75,11 +77,12 @@ class ExpertParallel:
         alignment: int = 1,
         rank_of_expert: tuple[int, ...] | None = None,
         chunks: int = 1,
+        domain_size: int = 1,
     ) -> None:
         values = dict(locals(), combine_mode=combine)
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, values[field.name])
-        self._check()
+        check_options(self)
 
     def prepare(self, experts: jax.Array) -> ExpertParallelPlan:
         """Agrees with the other ranks on where every routed slot's row goes.
@@ -106,8 +109,7 @@ class ExpertParallel:
         where = _collective.place(self.axis_name, processes=self._processes())
         table = jnp.asarray(self.owners(where.ranks), jnp.int32)
         local = self.local_experts(where.ranks)
-        slots = experts.shape[0] * self.topk
-        words = _HEADER_WORDS + where.ranks * self.num_experts + 3 * slots + 2 * local + 1
+        words = calls.plan_words(where.ranks, self.num_experts, experts.size, local)
         worst = self.worst_capacity(experts.shape[0], where.ranks)
         # Under "grow" a first guess; what it grows to never exceeds the worst case.
         capacity = worst if self.capacity == "worst" else min(int(self.capacity), 2**31 - 1)
@@ -151,7 +153,7 @@ class ExpertParallel:
             )
         weights = weights.astype(jnp.float32) if weighted else jnp.zeros(0, jnp.float32)
         operands = _register.align(plan.place, plan.words, x, weights)
-        rows, row_weights = calls.dispatch(self._options(tokens, weighted), *operands)
+        rows, row_weights = calls.dispatch(self.call_options(tokens, weighted), *operands)
         return (rows, row_weights) if weighted else rows
 
     def combine(self, plan: ExpertParallelPlan, rows: jax.Array) -> jax.Array:
@@ -172,7 +174,7 @@ class ExpertParallel:
           ValueError: a shape or dtype does not fit.
         """
         tokens = self._tokens("combine", plan)
-        options = self._options(tokens, weighted=False)
+        options = self.call_options(tokens, weighted=False)
         capacity = options.capacity
         if (
             rows.ndim != 2
@@ -205,18 +207,18 @@ class ExpertParallel:
         local = self.local_experts(ranks)
         return calls.worst_capacity(tokens * ranks, self.topk, local, self.alignment)
 
-    def _options(self, tokens: int, weighted: bool) -> calls.Options:
+    def call_options(self, tokens: int, weighted: bool) -> calls.Options:
+        """What the exchanges of this rank's ``tokens`` tokens need to know."""
         ranks = jax.lax.axis_size(self.axis_name)
         capacity = self.static_capacity(tokens, ranks)
+        domain_size = self.domain_size if self.combine_mode == "two_level" else 0
         return calls.Options(
-            ranks, tokens, self.topk, capacity, weighted, self._processes()
+            ranks, tokens, self.topk, capacity, weighted, self._processes(), domain_size
         )
 
     def _processes(self) -> bool:
         """Whether ranks are processes; starts the transport between them if need be."""
-        between = self.transport == "mpi" or (
-            self.transport == "auto" and jax.process_count() > 1
-        )
+        between = self.transport == "mpi" or (self.transport == "auto" and jax.process_count() > 1)
         if between:
             _processes.start()
         return between
@@ -231,42 +233,18 @@ class ExpertParallel:
                     f"axis {self.axis_name!r} has {ranks}"
                 )
             return table
-        return np.concatenate(
-            [
-                np.full(len(part), rank)
-                for rank, part in enumerate(np.array_split(np.arange(self.num_experts), ranks))
-            ]
-        ).astype(np.int32)
+        few, more = divmod(self.num_experts, ranks)
+        sizes = few + (np.arange(ranks) < more)
+        return np.repeat(np.arange(ranks, dtype=np.int32), sizes)
 
     def _tokens(self, method: str, plan: ExpertParallelPlan) -> int:
         ranks = jax.lax.axis_size(self.axis_name)
         local = self.local_experts(ranks)
-        slots = plan.words.shape[0] - _HEADER_WORDS - ranks * self.num_experts - 2 * local - 1
-        if slots < 0 or slots % (3 * self.topk) or plan.group_sizes.shape != (local,):
+        words = plan.words.shape[0] - calls.plan_words(ranks, self.num_experts, 0, local)
+        if words < 0 or words % (3 * self.topk) or plan.group_sizes.shape != (local,):
             raise ValueError(
                 f"ExpertParallel.{method}: the plan (words {list(plan.words.shape)}, group_sizes "
                 f"{list(plan.group_sizes.shape)}) was made by another ExpertParallel than this one "
                 f"with E={self.num_experts}, k={self.topk} on {ranks} ranks"
             )
-        return slots // (3 * self.topk)
-
-    def _check(self) -> None:
-        def check(name: str, good: bool, rule: str) -> None:
-            if not good:
-                raise ValueError(f"ExpertParallel: {name}={getattr(self, name)!r}; {rule}")
-
-        check("num_experts", self.num_experts >= 1, "must be at least 1")
-        check("topk", 1 <= self.topk <= min(256, self.num_experts), "must be 1 to num_experts, 256")
-        worst = self.capacity == "worst"
-        whole = isinstance(self.capacity, int) and self.capacity >= 0
-        check("capacity", worst or whole, "must be 'worst' or a number of rows")
-        check("overflow", self.overflow in OVERFLOWS, f"must be one of {', '.join(OVERFLOWS)}")
-        check("combine_mode", self.combine_mode == "exact", "this version has 'exact' alone")
-        check("chunks", self.chunks >= 1, "must be at least 1")
-        check("waves", self.waves == 1, "this version has one wave")
-        check("wire", self.wire == "bf16", "this version sends rows in their own type ('bf16')")
-        known = self.transport in ("auto", "inprocess", "mpi")
-        check("transport", known, "this version has 'auto', 'inprocess' and 'mpi'")
-        check("alignment", self.alignment >= 1, "must be at least 1")
-        fits = self.rank_of_expert is None or len(self.rank_of_expert) == self.num_experts
-        check("rank_of_expert", fits, f"must have num_experts={self.num_experts} entries")
+        return words // (3 * self.topk)

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import jax
 
 from anabranch.ops import reference
+from anabranch.ops.expert_parallel.calls import Wave, worst_capacity
 from anabranch.ops.expert_parallel.group import ExpertParallel
 from anabranch.ops.expert_parallel.moe_ffn_rows import moe_ffn_rows
 from anabranch.ops.expert_parallel.parts import in_parts
+from anabranch.ops.expert_parallel.waves import WaveOptions, moe_ffn_in_waves
 from anabranch.ops.quantize import experts as low_precision
 
 
@@ -58,7 +61,23 @@ def _serve(
     *matrices: jax.Array,
 ) -> jax.Array:
     plan = expert_parallel.prepare(experts)
-    rows, row_weights = expert_parallel.dispatch(plan, x, weights)
     code = reference.ACTIVATIONS.index(activation)
+    if expert_parallel.waves > 1:
+        options = _wave_options(expert_parallel, x.shape[0], code)
+        return moe_ffn_in_waves(options, plan, x, weights, *matrices)
+    rows, row_weights = expert_parallel.dispatch(plan, x, weights)
     rows = moe_ffn_rows(code, rows, row_weights, *matrices, plan.group_offsets)
     return expert_parallel.combine(plan, rows)
+
+
+def _wave_options(expert_parallel: ExpertParallel, tokens: int, activation: int) -> WaveOptions:
+    call = expert_parallel.call_options(tokens, weighted=True)
+    local, count = expert_parallel.local_experts(call.ranks), expert_parallel.waves
+    borders = tuple(local * wave // count for wave in range(count + 1))
+    waves = []
+    for index, (first, end) in enumerate(itertools.pairwise(borders)):
+        worst = worst_capacity(
+            tokens * call.ranks, call.topk, end - first, expert_parallel.alignment
+        )
+        waves.append(Wave(index, count, min(call.capacity, worst)))
+    return WaveOptions(call, activation, tuple(waves), borders)

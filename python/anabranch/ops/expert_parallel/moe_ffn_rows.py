@@ -42,41 +42,61 @@ def moe_ffn_rows(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rows(activation: int, *operands: jax.Array) -> jax.Array:
-    return _call(activation, False, *operands)[0]
+    return rows_forward(activation, False, *operands)[0]
 
 
-def _call(
-    activation: int, save: bool, rows: jax.Array, row_weights: jax.Array, *rest: jax.Array
+def rows_forward(
+    activation: int, save: bool, *operands: jax.Array, first_expert: int = 0
 ) -> list[jax.Array]:
-    *experts, group_offsets = rest
+    """The bare call: the result, and what the backward pass needs, or nothing.
+
+    ``group_offsets`` [n+1] may be of n experts alone, those of the weights from ``first_expert`` on.
+    """
+    rows, row_weights, *experts, group_offsets = operands
     width = experts[0].shape[2]
     saved = width + width % 2 if rows.dtype == jnp.bfloat16 else width
     results = (
         jax.ShapeDtypeStruct(rows.shape, rows.dtype),
         jax.ShapeDtypeStruct((rows.shape[0] if save else 0, 2 * saved), rows.dtype),
     )
-    operands = (rows, row_weights, *experts, group_offsets, _identity(rows))
-    return _register.call("moe_ffn_rows", results, *operands, activation=activation)
+    given = (rows, row_weights, *experts, group_offsets, _identity(rows))
+    attributes = {"activation": activation, "first_expert": first_expert}
+    return _register.call("moe_ffn_rows", results, *given, **attributes)
+
+
+def rows_backward(
+    activation: int,
+    operands: tuple[jax.Array, ...],
+    gate_up: jax.Array,
+    y_grad: jax.Array,
+    *,
+    first_expert: int = 0,
+    before: tuple[jax.Array, ...] = (),
+) -> list[jax.Array]:
+    """The bare call: gradients of rows, row_weights and the three weights.
+
+    ``before``: gradients of the weights, of which those of other experts are kept.
+    """
+    results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands[:5]]
+    given = (*operands, _identity(operands[0]), gate_up, y_grad)
+    return _register.call(
+        "moe_ffn_rows_grad",
+        results,
+        *given,
+        *before,
+        aliases={len(given) + i: 2 + i for i in range(len(before))},
+        activation=activation,
+        first_expert=first_expert,
+    )
 
 
 def _forward(activation: int, *operands: jax.Array) -> tuple[jax.Array, Any]:
-    y, gate_up = _call(activation, True, *operands)
+    y, gate_up = rows_forward(activation, True, *operands)
     return y, (operands, gate_up)
 
 
 def _backward(activation: int, saved: Any, y_grad: jax.Array) -> tuple[Any, ...]:
-    operands, gate_up = saved
-    results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands[:5]]
-    gradients = _register.call(
-        "moe_ffn_rows_grad",
-        results,
-        *operands,
-        _identity(operands[0]),
-        gate_up,
-        y_grad,
-        activation=activation,
-    )
-    return (*gradients, None)
+    return (*rows_backward(activation, *saved, y_grad), None)
 
 
 _rows.defvjp(_forward, _backward)

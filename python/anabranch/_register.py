@@ -28,8 +28,6 @@ TARGETS = (
     "pack_experts",
     "moe_ffn",
     "moe_ffn_grad",
-    "moe_ffn_packed",
-    "moe_ffn_packed_grad",
     "moe_ffn_rows",
     "moe_ffn_rows_grad",
     "expert_parallel_prepare",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch import _register
 
 
 def weights(
@@ -109,3 +110,20 @@ def test_errors_give_both_shapes() -> None:
         ab.moe_ffn(x.astype(jnp.float32), routing, *wide, packed=packed)
     with pytest.raises(ValueError, match="packed goes with the bf16 engine"):
         ab.moe_ffn(x, routing, *plain, packed=packed, implementation="unfused")
+
+
+def test_the_engine_wants_both_arrays_of_panels_or_none() -> None:
+    plain = weights(3, 8, 6)
+    packed = ab.pack_experts(*plain)
+    plan = ab.ragged_plan(jnp.zeros((1, 2), jnp.int32), 3)
+    x, scores = jnp.ones((1, 8), jnp.bfloat16), jnp.ones((1, 2), jnp.float32)
+    results = [jax.ShapeDtypeStruct((1, 8), x.dtype), jax.ShapeDtypeStruct((0, 12), x.dtype)]
+    operands = (x, scores, *plain, plan.group_offsets, plan.row_token, plan.slot_row)
+    for panels in ((packed.gate_up,), packed):
+        with pytest.raises(
+            (jax.errors.JaxRuntimeError, ValueError),
+            match=f"moe_ffn: {len(panels)} arrays of panels; must be 0",
+        ):
+            jax.block_until_ready(
+                _register.call("moe_ffn", results, *operands, *panels, activation=0)
+            )

@@ -131,7 +131,7 @@ def _call(activation: str, x: jax.Array, *operands: Any, save: bool) -> list[jax
         jax.ShapeDtypeStruct((saved_rows, 2 * saved), x.dtype),
     )
     return _register.call(
-        "moe_ffn" if packed is None else "moe_ffn_packed",
+        "moe_ffn",
         results,
         x,
         *floats,
@@ -152,15 +152,15 @@ def _backward(activation: str, residuals: Any, y_grad: jax.Array) -> tuple[Any, 
     *floats, plan, packed, gate_up = residuals
     panels = () if packed is None else (packed.down_transposed, packed.gate_up_transposed)
     grads = _register.call(
-        "moe_ffn_grad" if packed is None else "moe_ffn_packed_grad",
+        "moe_ffn_grad",
         [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in floats],
         *floats,
         plan.group_offsets,
         plan.row_token,
         plan.slot_row,
         gate_up,
-        *panels,
         y_grad,
+        *panels,
         activation=ACTIVATIONS.index(activation),
     )
     return (*grads, None, None)  # the plan has integers alone; panels pass no gradient on

@@ -88,10 +88,14 @@ def scaling(answer: Mapping[str, Any]) -> Any:
                   marker="s", ls="--", label="batch stays")  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set_ylim(bottom=0)
+    # Differences of a percent decide, and the axis begins at zero: the points carry their values.
+    for row in rows:
+        axes.annotate(f"{row['efficiency']:.1%}", (row["count"], row["efficiency"]), ha="center",
+                      xytext=(0, 7), textcoords="offset points", fontsize="small")  # fmt: skip
+    axes.set_ylim(0, 1.15 * max(row["efficiency"] for row in rows))
     axes.set_xlabel("accelerators")
     axes.set_ylabel(f"efficiency ({sizes[0]} = 1), simulated")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower left")
     figure.tight_layout()
     return figure
 

@@ -80,11 +80,7 @@ def call(
         attributes=(
             *attributes.items(),
             ("ranks", where.ranks),
-            *(
-                (("processes", where.processes),)
-                if hasattr(_register.library(), "anabranch_processes_start")
-                else ()
-            ),
+            ("processes", where.processes),
         ),
     )
     return [_register.vary_as(output, aligned[0]) for output in outputs]

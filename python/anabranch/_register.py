@@ -35,6 +35,8 @@ TARGETS = (
     "expert_parallel_combine",
     "ragged_all_to_all",
     "ragged_all_to_all_grad",
+    "sum_over_ranks",
+    "gather_over_ranks",
     "linear_cross_entropy",
     "linear_cross_entropy_grad",
     "adamw",

@@ -9,24 +9,25 @@ namespace {
 // Long enough for the slowest device of a busy machine, short enough to end a run that lost one.
 constexpr double kDefaultTimeoutSeconds = 300;
 
-std::chrono::milliseconds Timeout() {
+}  // namespace
+
+std::chrono::milliseconds CommTimeout() {
   const char* text = std::getenv("ANABRANCH_COMM_TIMEOUT_SECONDS");
   const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
   return std::chrono::milliseconds(
       static_cast<int64_t>(1000 * (seconds > 0 ? seconds : kDefaultTimeoutSeconds)));
 }
 
-}  // namespace
-
 MeetingPlace& ProcessMeetingPlace() {
-  static MeetingPlace* const place = new MeetingPlace(Timeout());
+  static MeetingPlace* const place = new MeetingPlace(CommTimeout());
   return *place;
 }
 
 }  // namespace anabranch::ffi
 
-// How long a device waits for the others, for meetings that begin from now on.
+// How long a rank waits for the others, for meetings that begin from now on.
 extern "C" __attribute__((visibility("default"))) void anabranch_set_comm_timeout(double seconds) {
-  anabranch::ffi::ProcessMeetingPlace().set_timeout(
-      std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(1000 * seconds));
+  anabranch::ffi::ProcessMeetingPlace().set_timeout(timeout);
+  anabranch::ffi::SetProcessTimeout(timeout);
 }

@@ -7,15 +7,18 @@
 #include <vector>
 
 #include "comm/meeting_place.h"
+#include "comm/transport.h"
 #include "ffi/ffi_support.h"
+#include "ffi/processes.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
-// How the handlers of one process's devices meet. A handler posts its arguments and returns a
-// future; the device that comes last does the work for all. No thread of XLA's pools ever waits for
-// another device, so that a pool of two threads serves eight of them, whatever else they wait for.
+// How the handlers of the ranks of a group meet. A handler posts its arguments and returns a
+// future. Among devices of one process, the one that comes last does the work for all; among
+// processes, each does its part on a thread of its own. No thread of XLA's pools ever waits for
+// another rank, so that a pool of two threads serves eight devices, whatever else they wait for.
 
 namespace anabranch::ffi {
 
@@ -24,13 +27,14 @@ namespace anabranch::ffi {
 MeetingPlace& ProcessMeetingPlace();
 
 // Who calls: place is [rank, group] i32. Ranks of one group meet; site tells apart the calls of one
-// program.
+// program. processes: ranks are processes, else devices of this one.
 struct Caller {
   xffi::RunId run;
   xffi::ThreadPool pool;
   ConstTensorView place;
   int64_t ranks;
   int64_t site;
+  bool processes = false;
 };
 
 // XLA runs its programs with subnormals flushed to zero; a program that continues on another thread
@@ -48,10 +52,11 @@ class FloatMode {
 #endif
 };
 
-// work(posts, executor) with every rank's Args; ranks that pass different signatures get an error.
-template <typename Args, typename Work>
+// Among devices work(posts, executor), with every rank's Args, among processes
+// part(args, call, transport, executor); ranks that pass different signatures get an error.
+template <typename Args, typename Work, typename Part>
 xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature, const Args& args,
-                  Work work) {
+                  Work work, Part part) {
   struct Post {
     Args args;
     xffi::Promise promise;
@@ -61,6 +66,23 @@ xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature
   xffi::Future future(post->promise);
   const bool valid = caller.place.HasShape({2}) && caller.place.dtype() == DType::kI32;
   const int32_t* place = valid ? caller.place.as<int32_t>() : nullptr;
+  const auto done = [post](const Status& status) {
+    post->mode.Set();
+    if (status.ok()) {
+      post->promise.SetAvailable();
+    } else {
+      post->promise.SetError(ToError(status));
+    }
+  };
+  if (caller.processes) {
+    const Rank rank = {valid ? place[0] : -1, caller.ranks};
+    PostToProcesses(rank, {{operation, ProcessRun(), caller.site, signature},
+                           [post, part](const Call& call, Transport& transport) {
+                             return part(post->args, call, transport, ProcessExecutor());
+                           },
+                           done});
+    return future;
+  }
   ProcessMeetingPlace().Arrive({.call = {operation, caller.run.run_id, caller.site, signature},
                                 .group = valid ? place[1] : 0,
                                 .rank = valid ? place[0] : -1,
@@ -74,16 +96,19 @@ xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature
                                       XlaExecutor executor(pool);
                                       return work(std::span<const Args* const>(all), executor);
                                     },
-                                .done =
-                                    [post](const Status& status) {
-                                      post->mode.Set();
-                                      if (status.ok()) {
-                                        post->promise.SetAvailable();
-                                      } else {
-                                        post->promise.SetError(ToError(status));
-                                      }
-                                    }});
+                                .done = done});
   return future;
+}
+
+// For an operation that has no part for processes in this version.
+template <typename Args, typename Work>
+xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature, const Args& args,
+                  Work work) {
+  return Meet(operation, caller, signature, args, work,
+              [](const Args&, const Call& call, Transport&, Executor&) {
+                return MakeStatus(StatusCode::kUnimplemented, call.operation,
+                                  ": ranks must be devices of one process in this version");
+              });
 }
 
 }  // namespace anabranch::ffi

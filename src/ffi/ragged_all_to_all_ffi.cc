@@ -34,11 +34,12 @@ RaggedAllToAllArgs ToArgs(const AnyBuffer& operand, const AnyBuffer& output, int
 xffi::Future ForwardHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place,
                             AnyBuffer operand, AnyBuffer /*output*/, AnyBuffer input_offsets,
                             AnyBuffer send_sizes, AnyBuffer output_offsets, AnyBuffer recv_sizes,
-                            Output result, int64_t ranks, int64_t site, int64_t row_bytes) {
+                            Output result, int64_t ranks, int64_t site, bool processes,
+                            int64_t row_bytes) {
   const RaggedAllToAllArgs args =
       ToArgs(operand, *result, row_bytes, input_offsets, send_sizes, output_offsets, recv_sizes);
-  return Meet("ragged_all_to_all", {run, pool, View(place), ranks, site}, row_bytes, args,
-              [](std::span<const RaggedAllToAllArgs* const> all, Executor& executor) {
+  return Meet("ragged_all_to_all", {run, pool, View(place), ranks, site, processes}, row_bytes,
+              args, [](std::span<const RaggedAllToAllArgs* const> all, Executor& executor) {
                 return RaggedAllToAllTogether(all, executor);
               });
 }
@@ -46,15 +47,16 @@ xffi::Future ForwardHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer pl
 xffi::Future GradHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place,
                          AnyBuffer gradient, AnyBuffer input_offsets, AnyBuffer send_sizes,
                          AnyBuffer output_offsets, AnyBuffer recv_sizes, Output d_operand,
-                         Output d_output, int64_t ranks, int64_t site, int64_t row_bytes) {
+                         Output d_output, int64_t ranks, int64_t site, bool processes,
+                         int64_t row_bytes) {
   const RaggedAllToAllGradArgs args = {
       .args = ToArgs(*d_operand, gradient, row_bytes, input_offsets, send_sizes, output_offsets,
                      recv_sizes),
       .dtype = gradient.element_type() == xffi::BF16 ? DType::kBF16 : DType::kF32,
       .d_operand = d_operand->untyped_data(),
       .d_output = d_output->untyped_data()};
-  return Meet("ragged_all_to_all_grad", {run, pool, View(place), ranks, site}, row_bytes, args,
-              [](std::span<const RaggedAllToAllGradArgs* const> all, Executor& executor) {
+  return Meet("ragged_all_to_all_grad", {run, pool, View(place), ranks, site, processes}, row_bytes,
+              args, [](std::span<const RaggedAllToAllGradArgs* const> all, Executor& executor) {
                 return RaggedAllToAllGradTogether(all, executor);
               });
 }
@@ -78,6 +80,7 @@ ANABRANCH_FFI_HANDLER(anabranch_ragged_all_to_all, anabranch::ffi::ForwardHandle
                           .Ret<AnyBuffer>()  // result [M,...], in output's memory
                           .Attr<int64_t>("ranks")
                           .Attr<int64_t>("site")
+                          .Attr<bool>("processes")
                           .Attr<int64_t>("row_bytes"));
 ANABRANCH_FFI_HANDLER(anabranch_ragged_all_to_all_grad, anabranch::ffi::GradHandler,
                       xla::ffi::Ffi::Bind()
@@ -93,4 +96,5 @@ ANABRANCH_FFI_HANDLER(anabranch_ragged_all_to_all_grad, anabranch::ffi::GradHand
                           .Ret<AnyBuffer>()  // d_output [M,...]
                           .Attr<int64_t>("ranks")
                           .Attr<int64_t>("site")
+                          .Attr<bool>("processes")
                           .Attr<int64_t>("row_bytes"));

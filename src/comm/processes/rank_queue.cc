@@ -1,5 +1,5 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#include "comm/rank_queue.h"
+#include "comm/processes/rank_queue.h"
 
 #include <algorithm>
 #include <condition_variable>

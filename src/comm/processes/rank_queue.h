@@ -1,6 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef ANABRANCH_COMM_RANK_QUEUE_H_
-#define ANABRANCH_COMM_RANK_QUEUE_H_
+#ifndef ANABRANCH_COMM_PROCESSES_RANK_QUEUE_H_
+#define ANABRANCH_COMM_PROCESSES_RANK_QUEUE_H_
 
 #include <chrono>
 #include <functional>
@@ -43,4 +43,4 @@ class RankQueue {
 
 }  // namespace anabranch
 
-#endif  // ANABRANCH_COMM_RANK_QUEUE_H_
+#endif  // ANABRANCH_COMM_PROCESSES_RANK_QUEUE_H_

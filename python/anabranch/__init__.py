@@ -31,6 +31,7 @@ _NAMES = {
     "PackedExperts": "anabranch.ops.pack_experts",
     "ragged_all_to_all": "anabranch.ops.expert_parallel.ragged_all_to_all",
     "ExpertParallel": "anabranch.ops.expert_parallel",
+    "start_processes": "anabranch._processes",
     "ExpertParallelPlan": "anabranch.ops.expert_parallel",
     "linear": "anabranch.ops.linear",
     "attention": "anabranch.ops.attention",
@@ -47,6 +48,7 @@ __all__ = ["__version__", *_NAMES, *_MODULES]
 if TYPE_CHECKING:
     # ruff: noqa: F401
     from anabranch import data, engine, errors, interop, layers, models, ops, recipes, train
+    from anabranch._processes import start_processes
     from anabranch.ops.attention import attention
     from anabranch.ops.balance import load_balancing_loss, router_z_loss, update_expert_bias
     from anabranch.ops.expert_parallel import ExpertParallel, ExpertParallelPlan

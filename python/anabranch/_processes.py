@@ -7,10 +7,12 @@ share memory, and ``jax.distributed`` makes their devices one mesh.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import dataclasses
 import os
 import socket
+import sys
 from pathlib import Path
 
 import jax
@@ -20,6 +22,13 @@ from anabranch.errors import UsageError
 
 # Variables by which MPI launchers tell a process how many there are.
 WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+# For mpirun, of any MPI: more ranks than cores, and as root.
+LAUNCHER_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 _TEXT_BYTES = 1024
 # JAX notices by itself that a process is gone; the engine, which can name it, shall be first.
 _JAX_HEARTBEAT_SECONDS = 3600
@@ -39,6 +48,7 @@ class Group:
 
 
 _group: Group | None = None
+_ended = False
 
 
 def launched() -> int:
@@ -70,6 +80,7 @@ def start() -> Group:
     global _group
     if _group is None:
         _group = _start()
+        atexit.register(_at_exit)
     return _group
 
 
@@ -131,11 +142,26 @@ def set_step(step: int) -> None:
 
 
 def end() -> None:
-    """Ends MPI, with all ranks: a process that leaves without is taken for a failed one."""
-    if _group is not None and _group.size > 1:
-        if jax.distributed.is_initialized():
-            jax.distributed.shutdown()
-        ctypes.CDLL(str(module_path())).anabranch_mpi_end()
+    """Leaves the group, with all ranks; done at the end of a program in any case.
+
+    A process that goes without is taken for a failed one.
+    """
+    global _ended
+    if _group is None or _ended:
+        return
+    _ended = True
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+    ctypes.CDLL(str(module_path())).anabranch_mpi_end()
+
+
+def _at_exit() -> None:
+    if getattr(sys, "last_type", None) is not None:
+        # An exception ends this program: JAX and MPI would wait for ranks that may wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    end()
 
 
 def _start() -> Group:
@@ -158,7 +184,7 @@ def _start() -> Group:
             f"the launcher started {launched()} processes, but {library}, which this build uses, "
             "sees one: start them with its own mpirun"
         )
-    if size.value > 1 and _register.library().anabranch_processes_start(
+    if _register.library().anabranch_processes_start(
         rank, size, module.anabranch_mpi_gather, text, ctypes.c_int64(_TEXT_BYTES)
     ):
         raise ProcessError(text.value.decode(errors="replace"))

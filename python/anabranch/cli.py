@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from anabranch.errors import RunError, UsageError
+from anabranch.commands import output
+from anabranch.errors import UsageError
 from anabranch.train.machine import keep_freed_memory, package_version, respect_cpu_quota
 
 COMMANDS = (
     "doctor", "recipes", "data", "train", "eval", "generate", "report", "bench", "fit", "plan",
     "sim", "scale", "hlo", "calib",
 )  # fmt: skip
-
-_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,14 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output, such as `head`, has seen enough. Python must not flush again on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
-        return _complain("interrupted", _INTERRUPTED)
-    except UsageError as error:
-        return _complain(str(error), 2)
-    except Exception as error:  # noqa: BLE001 - the promise is one line, whatever happens
-        if os.environ.get("ANABRANCH_TRACEBACK"):
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the promise is one line, whatever happens
+        if os.environ.get("ANABRANCH_TRACEBACK") and not isinstance(error, UsageError):
             raise
-        return _complain(_cause(error), getattr(error, "exit_code", 1))
+        return output.complain(error)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -85,22 +80,6 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 def _command(name: str) -> ModuleType:
     return importlib.import_module(f"anabranch.commands.{name}")
-
-
-def _cause(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, RunError):
-        return text
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, MemoryError):
-        return text or "out of memory"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _complain(text: str, code: int) -> int:
-    print(f"anabranch: {' '.join(text.split())}", file=sys.stderr, flush=True)
-    return code
 
 
 if __name__ == "__main__":

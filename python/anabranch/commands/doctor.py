@@ -91,7 +91,12 @@ def find_mpi() -> str:
     launcher = shutil.which("mpirun") or shutil.which("mpiexec")
     if launcher is None:
         return "not found: no mpirun or mpiexec on PATH"
-    return f"found {launcher}; not used: this build has no MPI transport"
+    from anabranch import _processes
+
+    module = _processes.module_path()
+    if not module.exists():
+        return f"found {launcher}; not used: this build has no MPI ({module} does not exist)"
+    return f"found {launcher}; `mpirun -np N anabranch train` starts N ranks"
 
 
 def find_cuda() -> str:

@@ -2,7 +2,10 @@
 """`anabranch train`: trains a recipe, or goes on with a run."""
 
 import argparse
+import contextlib
+import io
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +16,6 @@ if TYPE_CHECKING:
     from anabranch.recipes import Recipe
 
 HELP = "train a recipe, or resume a run"
-
-# Variables by which MPI launchers tell a process how many there are.
-_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +46,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     _check_arguments(args)
+    from anabranch import _processes
+
+    if _processes.launched() == 1:
+        return _run(args)
+    try:
+        code = _run_as_rank(args)
+        _processes.end()
+        return code
+    except BaseException as error:  # noqa: BLE001
+        # At once: the other ranks may be waiting, and at a usual end JAX and MPI would wait for them.
+        group = _processes.started()
+        usage = isinstance(error, UsageError)  # the same one in all ranks: rank 0 says it
+        silent = usage and group is not None and group.rank > 0
+        sys.stdout.flush()
+        os._exit(2 if silent else output.complain(error))
+
+
+def _run_as_rank(args: argparse.Namespace) -> int:
+    """Runs the command as one rank of those that mpirun has started."""
+    from anabranch import _processes
+    from anabranch.train import processes
+
+    rank = _processes.start().rank
+    with contextlib.redirect_stdout(sys.stdout if rank == 0 else io.StringIO()):
+        given = vars(args) | {"command": "train"}
+        processes.require_equal({_flag(name): str(value) for name, value in given.items()})
+        if args.devices not in (None, processes.count()):
+            raise UsageError(
+                f"--devices {args.devices}: mpirun has started {processes.count()} processes, and each is a "
+                "rank"
+            )
+        args.devices = processes.count()
+        _processes.start_processes()
+        return _run(args)
+
+
+def _flag(name: str) -> str:
+    return {"settings": "--set", "recipe": "RECIPE"}.get(name, f"--{name}")
+
+
+def _run(args: argparse.Namespace) -> int:
     print("starting JAX ...", flush=True)
+    from anabranch.train import processes
+
     recipe, folder = _resumed(args) if args.resume else _fresh(args)
     _prepare_devices(recipe)
-    if folder is not None and not args.resume:
+    if folder is not None and not args.resume and processes.is_first():
         _check_writable(folder)
     steps = recipe.train.steps if args.steps is None else args.steps
     print(f"recipe {recipe.name}, {steps} steps, run folder {folder}", flush=True)
@@ -63,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
     summary = trainer.run(recipe, folder, steps, args.resume)
     for line in describe(summary):
         print(line)
-    output.write_json(args, summary)
+    if processes.is_first():
+        output.write_json(args, summary)
     return 0
 
 
@@ -84,12 +128,6 @@ def describe(summary: dict) -> list[str]:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    for name in _WORLD_SIZES:
-        if os.environ.get(name, "1") not in ("", "1"):
-            raise UsageError(
-                f"{name}={os.environ[name]}: ranks in several processes are not in this version; start "
-                "one process with --devices N"
-            )
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps {args.steps}: must be at least 1")
 
@@ -102,15 +140,19 @@ def _settings(args: argparse.Namespace) -> list[str]:
 
 def _fresh(args: argparse.Namespace) -> "tuple[Recipe, Path]":
     from anabranch import recipes
-    from anabranch.train import run_folder
+    from anabranch.train import processes, run_folder
 
     recipe = recipes.override(recipes.get(args.recipe or "default"), _settings(args))
-    folder = args.out or run_folder.new(recipe.name)
-    if run_folder.holds_run(folder):
-        raise UsageError(
-            f"{folder} already holds a run; add --resume to go on with it, or choose another --out"
-        )
-    return recipe, folder
+
+    def choose() -> str:
+        folder = args.out or run_folder.new(recipe.name)
+        if run_folder.holds_run(folder):
+            raise UsageError(
+                f"{folder} already holds a run; add --resume to go on with it, or choose another --out"
+            )
+        return str(folder)
+
+    return recipe, Path(processes.from_first("choosing the run folder", choose))
 
 
 def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
@@ -125,10 +167,11 @@ def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
 
 
 def _prepare_devices(recipe: "Recipe") -> None:
-    from anabranch.train import ranks
+    from anabranch.train import processes, ranks
 
     ranks.check(recipe)
-    ranks.request_devices(recipe.parallel.devices)
+    if processes.count() == 1:
+        ranks.request_devices(recipe.parallel.devices)
 
 
 def _check_writable(folder: Path) -> None:

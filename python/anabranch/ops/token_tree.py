@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anabranch import _collective
 from anabranch.ops.tree_add import tree_add
 
 # Mesh axes with their sizes, the axis of neighbouring ranks first.
@@ -33,11 +34,13 @@ Axes = tuple[tuple[str, int], ...]
 class TokenTree:
     """One rank's part of the tree: its leaves, and the axes over which tokens are spread.
 
-    Leaves and the sizes of axes are powers of two.
+    Leaves and the sizes of axes are powers of two. `processes`: every rank is a process, and the engine's own
+    collectives serve, whose errors name a rank that does not come; else XLA's do.
     """
 
     leaves: int = 1
     axes: Axes = ()
+    processes: bool = False
 
     def __post_init__(self) -> None:
         """Checks the powers of two."""
@@ -86,13 +89,23 @@ def sum_over_ranks(x: jax.Array) -> jax.Array:
     Its gradient is the result's as it is: each rank differentiates the one sum by its own part.
     """
     axes = current().axes
-    return _all_sum(x, axes) if axes else x
+    return _all_sum(x, axes, current().processes) if axes else x
 
 
 def count_over_ranks(x: jax.Array) -> jax.Array:
     """The sum of integers over the ranks, in which order does not matter."""
     names = current().axis_names
-    return jax.lax.psum(x, names) if names else x
+    if not names:
+        return x
+    if current().processes:
+        return jnp.sum(_gather(x, names, True), axis=0, dtype=x.dtype)
+    return jax.lax.psum(x, names)
+
+
+def gather_along(x: jax.Array, axis_name: str) -> jax.Array:
+    """The arrays of the ranks along a mesh axis, one after the other along the first; not differentiable."""
+    gathered = _gather(x, (axis_name,), current().processes)
+    return gathered.reshape(-1, *x.shape[1:])
 
 
 def replicated(x: jax.Array, *, besides: str | None = None) -> jax.Array:
@@ -101,7 +114,7 @@ def replicated(x: jax.Array, *, besides: str | None = None) -> jax.Array:
     `besides` names an axis along which x is no copy but another part of a whole: nothing is summed over it.
     """
     axes = tuple(axis for axis in current().axes if axis[0] != besides)
-    return _replicated(x, axes) if axes else x
+    return _replicated(x, axes, current().processes) if axes else x
 
 
 def spread(x: jax.Array, num_tokens: int) -> jax.Array:
@@ -115,7 +128,7 @@ def look_up(table: jax.Array, indices: jax.Array) -> jax.Array:
     The table's gradient is complete on every rank. It is summed in the order of all ranks' tokens, one after
     the other: gathering their rows moves less than summing V of them over the tree would.
     """
-    return _look_up(table, indices, current().axis_names)
+    return _look_up(table, indices, current().axis_names, current().processes)
 
 
 def _sum(x: jax.Array, leaves: int) -> jax.Array:
@@ -130,7 +143,11 @@ def _sum(x: jax.Array, leaves: int) -> jax.Array:
     return parts[0]
 
 
-def _exchange(x: jax.Array, axes: Axes) -> jax.Array:
+def _exchange(x: jax.Array, axes: Axes, processes: bool) -> jax.Array:
+    if processes:
+        names = tuple(name for name, _ in reversed(axes))
+        where = _collective.place(names, processes=True)
+        return _collective.call("sum_over_ranks", [jax.typeof(x)], where, x)[0]
     # Recursive doubling. Addition commutes, so both partners of an exchange get the same bits.
     for name, size in axes:
         for step in (1 << i for i in range(size.bit_length() - 1)):
@@ -139,26 +156,35 @@ def _exchange(x: jax.Array, axes: Axes) -> jax.Array:
     return x
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _all_sum(x: jax.Array, axes: Axes) -> jax.Array:
-    return _exchange(x, axes)
+def _gather(x: jax.Array, names: tuple[str, ...], processes: bool) -> jax.Array:
+    """[ranks, ...] of every rank's x."""
+    if not processes:
+        return jax.lax.all_gather(x, names)
+    where = _collective.place(names, processes=True)
+    result = jax.ShapeDtypeStruct((where.ranks, *x.shape), x.dtype)
+    return _collective.call("gather_over_ranks", [result], where, x)[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _all_sum(x: jax.Array, axes: Axes, processes: bool) -> jax.Array:
+    return _exchange(x, axes, processes)
 
 
 _all_sum.defvjp(
-    lambda x, axes: (_exchange(x, axes), None),
-    lambda axes, _, gradient: (gradient,),
+    lambda x, axes, processes: (_exchange(x, axes, processes), None),
+    lambda axes, processes, _, gradient: (gradient,),
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _replicated(x: jax.Array, axes: Axes) -> jax.Array:
-    del axes
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _replicated(x: jax.Array, axes: Axes, processes: bool) -> jax.Array:
+    del axes, processes
     return x
 
 
 _replicated.defvjp(
-    lambda x, axes: (x, None),
-    lambda axes, _, gradient: (_exchange(gradient, axes),),
+    lambda x, axes, processes: (x, None),
+    lambda axes, processes, _, gradient: (_exchange(gradient, axes, processes),),
 )
 
 
@@ -174,23 +200,26 @@ _spread.defvjp(
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _look_up(table: jax.Array, indices: jax.Array, names: tuple[str, ...]) -> jax.Array:
-    del names
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _look_up(
+    table: jax.Array, indices: jax.Array, names: tuple[str, ...], processes: bool
+) -> jax.Array:
+    del names, processes
     return table[indices]
 
 
-def _look_up_backward(names: tuple[str, ...], kept: Any, gradient: jax.Array) -> Any:
+def _look_up_backward(
+    names: tuple[str, ...], processes: bool, kept: Any, gradient: jax.Array
+) -> Any:
     table, indices = kept
     indices, gradient = indices.reshape(-1), gradient.reshape(-1, table.shape[1])
     if names:
-        indices, gradient = (
-            jax.lax.all_gather(array, names, tiled=True) for array in (indices, gradient)
-        )
+        indices = _gather(indices, names, processes).reshape(-1)
+        gradient = _gather(gradient, names, processes).reshape(-1, table.shape[1])
     return jnp.zeros_like(table).at[indices].add(gradient), None
 
 
 _look_up.defvjp(
-    lambda table, indices, names: (table[indices], (table, indices)),
+    lambda table, indices, names, processes: (table[indices], (table, indices)),
     _look_up_backward,
 )

@@ -11,7 +11,7 @@ import difflib
 import importlib
 
 from anabranch.errors import UsageError
-from anabranch.recipes.override import check_supported, from_json, override, paths, to_json
+from anabranch.recipes.override import from_json, override, paths, to_json
 from anabranch.recipes.recipe import (
     DataConfig,
     ParallelConfig,
@@ -21,7 +21,7 @@ from anabranch.recipes.recipe import (
 )
 
 __all__ = [
-    "DataConfig", "ParallelConfig", "PrecisionConfig", "Recipe", "TrainConfig", "check_supported",
+    "DataConfig", "ParallelConfig", "PrecisionConfig", "Recipe", "TrainConfig",
     "from_json", "get", "names", "override", "paths", "to_json",
 ]  # fmt: skip
 

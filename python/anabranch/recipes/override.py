@@ -12,13 +12,6 @@ from typing import Any, get_type_hints
 from anabranch.errors import UsageError
 from anabranch.recipes.recipe import Recipe
 
-# What this version can do, by path. Other values belong to features that it does not have.
-_ONLY_VALUE = {
-    "parallel.waves": (1, "overlap in waves"),
-    "parallel.capacity": ("worst", "a bounded receive capacity"),
-    "parallel.chunks": (1, "chunked dispatch"),
-}
-
 
 def paths(config: Any, prefix: str = "") -> Iterator[tuple[str, type, Any]]:
     """Yields (path, type, value) of every plain field of a recipe or of one of its parts."""
@@ -35,8 +28,8 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """Returns `recipe` with `settings` ("train.steps=20") applied, later ones winning.
 
     All settings are applied together, so their order does not matter to the checks. UsageError
-    for an unknown path (listing the nearest ones), a value of the wrong type, a value that breaks a
-    rule of the configuration, or one that needs a feature this version does not have.
+    for an unknown path (listing the nearest ones), a value of the wrong type, or a value that breaks a
+    rule of the configuration.
     """
     types = {path: kind for path, kind, _ in paths(recipe) if "." in path}
     changes: dict[str, Any] = {}
@@ -48,18 +41,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         if path not in types:
             raise UsageError(f"--set {path}: no such setting; nearest: {_nearest(path, types)}")
         changes[path] = _parse(path, types[path], text.strip())
-    return check_supported(_rebuild(recipe, changes))
-
-
-def check_supported(recipe: Recipe) -> Recipe:
-    """Returns `recipe` itself; UsageError if it needs a feature this version does not have."""
-    for path, _, value in paths(recipe):
-        only, feature = _ONLY_VALUE.get(path, (value, ""))
-        if value != only:
-            raise UsageError(
-                f"{path}={value}: {feature} is not available in this version; must be {only!r}"
-            )
-    return recipe
+    return _rebuild(recipe, changes)
 
 
 def to_json(recipe: Recipe) -> str:
@@ -85,7 +67,7 @@ def from_json(text: str) -> Recipe:
         if path not in types:
             raise UsageError(f"recipe: unknown field {path}; nearest: {_nearest(path, types)}")
         changes[path] = _coerce(path, types[path], value)
-    return check_supported(_rebuild(recipe, changes))
+    return _rebuild(recipe, changes)
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

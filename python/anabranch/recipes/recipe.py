@@ -82,12 +82,29 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig:
-    """Expert parallelism: ranks, overlap waves, receive capacity per rank and dispatch chunks."""
+    """How a run is spread: ranks, overlap waves, receive capacity per rank and dispatch chunks.
+
+    Of `devices` ranks each `devices / data` neighbours hold all experts between them, and different
+    groups of them train on different sequences.
+    A rank's experts are exchanged and computed in `waves` groups. `capacity` bounds the rows that a rank
+    receives at a time: "worst", as many as any routing can send, or a number; tokens are then taken in as
+    many parts as that needs, and every token is served. `chunks` is the most parts, or more where `capacity`
+    needs more; with "worst" a rank has room for one of them. On one rank these have no effect.
+    """
 
     devices: int = 1
+    data: int = 1
     waves: int = 1
     capacity: str = "worst"
     chunks: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks every value."""
+        check(self, "waves", 1 <= self.waves <= 64, "must be 1 to 64")
+        check(self, "chunks", self.chunks >= 1, "must be at least 1")
+        number = self.capacity.isdecimal() and int(self.capacity) >= 1
+        rule = "must be 'worst' or a number of rows"
+        check(self, "capacity", number or self.capacity == "worst", rule)
 
 
 @dataclasses.dataclass(frozen=True)

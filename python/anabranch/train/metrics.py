@@ -78,6 +78,16 @@ class MetricsLog:
             self._events.add_text("sample", record["text"], step)
 
 
+class NoLog:
+    """In place of a `MetricsLog` where another process writes."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Does nothing."""
+
+    def sync(self) -> None:
+        """Does nothing."""
+
+
 def truncate(path: Path, step: int) -> None:
     """Drops every line past `step`, the line a kill cut in half, and the mark of a finished run."""
     try:

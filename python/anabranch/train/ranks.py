@@ -1,5 +1,8 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-"""The ranks of a run: devices of this process in a mesh, each with its sequences and its experts."""
+"""The ranks of a run in a mesh, each with its sequences and its experts.
+
+Ranks are devices of this process, or the processes that mpirun has started, with one device each.
+"""
 
 import os
 import re
@@ -7,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -14,11 +18,13 @@ from jax.sharding import PartitionSpec as P
 from anabranch import models
 from anabranch.errors import UsageError
 from anabranch.ops.expert_parallel import ExpertParallel
-from anabranch.ops.quantize import FORMATS
+from anabranch.ops.expert_parallel.parts import chunks_for
 from anabranch.ops.token_tree import TokenTree
 from anabranch.recipes.recipe import Recipe
+from anabranch.train import processes
 
 AXIS = "expert"
+DATA_AXIS = "data"
 _COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -37,10 +43,16 @@ def check(recipe: Recipe) -> None:
     if count < 1:
         raise UsageError(f"--devices {count}: must be at least 1")
     low = [layer for layer in recipe.precision.layers(model.num_layers) if layer is not None]
-    if count > 1 and any(FORMATS[layer.x].has_tensor_scale for layer in low):
+    if count > 1 and any(layer.has_tensor_scale for layer in low):
         raise UsageError(
             f"--devices {count}: precision.recipe={recipe.precision.recipe} trains on one device in this "
             "version; its tensor scales are of all tokens"
+        )
+    bounded = (recipe.parallel.capacity, recipe.parallel.chunks) != ("worst", 1)
+    if count > 1 and bounded and any(layer is not None for layer in low):
+        raise UsageError(
+            f"parallel.capacity={recipe.parallel.capacity}, parallel.chunks={recipe.parallel.chunks}: go with "
+            f"precision.recipe=bf16 alone in this version, not {recipe.precision.recipe}"
         )
     if leaves % count:
         raise UsageError(
@@ -50,9 +62,13 @@ def check(recipe: Recipe) -> None:
     if sequences % count:
         of = f" / train.microbatches={train.microbatches}" if train.microbatches > 1 else ""
         raise UsageError(f"--devices {count}: must divide train.batch_size={train.batch_size}{of}")
-    if model.num_moe_layers and model.num_experts % count:
+    data = recipe.parallel.data
+    if data < 1 or count % data:
+        raise UsageError(f"parallel.data={data}: must divide --devices {count}")
+    if model.num_moe_layers and model.num_experts % (count // data):
+        of = f" / parallel.data={data}" if data > 1 else ""
         raise UsageError(
-            f"--devices {count}: must divide model.num_experts={model.num_experts}; every rank "
+            f"--devices {count}{of}: must divide model.num_experts={model.num_experts}; every rank "
             "holds as many experts"
         )
 
@@ -64,21 +80,33 @@ class Ranks:
         """Takes the first `parallel.devices` devices; UsageError when the recipe or the process does not fit."""
         check(recipe)
         self.count = recipe.parallel.devices
+        data = recipe.parallel.data
+        self._between_processes = processes.count() > 1
+        # Ranks of one group are neighbours in the order of tokens.
+        axes = ((AXIS, self.count // data), (DATA_AXIS, data))
         self.tree = TokenTree(
             recipe.train.reduction_leaves // self.count,
-            ((AXIS, self.count),) if self.count > 1 else (),
+            tuple(axis for axis in axes if axis[1] > 1),
+            self._between_processes,
         )
-        devices = jax.devices()
+        devices = _devices()
+        if self._between_processes and data > 1:
+            raise UsageError(
+                f"parallel.data={data}: groups of processes are not in this version; with mpirun it must be 1"
+            )
+        if self._between_processes and processes.count() != self.count:
+            raise UsageError(
+                f"--devices {self.count}: mpirun has started {processes.count()} processes, and each is a rank"
+            )
         if len(devices) < self.count:
             raise UsageError(
                 f"--devices {self.count}: this process has {len(devices)}; jax was started before"
             )
-        model = recipe.model
-        self.expert_parallel = (
-            ExpertParallel(model.num_experts, model.topk, AXIS) if self.count > 1 else None
-        )
+        self.expert_parallel = _expert_parallel(recipe) if self.count > data else None
         self._microbatches = recipe.train.microbatches
-        self._mesh = jax.sharding.Mesh(np.array(devices[: self.count]), (AXIS,))
+        self._mesh = jax.sharding.Mesh(
+            np.array(devices[: self.count]).reshape(data, -1), (DATA_AXIS, AXIS)
+        )
 
     def specs(self, tree: Any) -> Any:
         """Partition of each leaf of parameters or optimizer state: experts are spread, all else is copied."""
@@ -95,10 +123,21 @@ class Ranks:
             self.specs(tree),
             is_leaf=lambda node: isinstance(node, P),
         )
+        if self._between_processes:
+            return jax.tree.map(_put, tree, shardings)
         return jax.device_put(tree, shardings)
 
+    def place_batch(self, batch: Any) -> Any:
+        """A batch, or its shapes, as `spread`'s function takes it."""
+        if not self._between_processes:
+            return batch
+        sharding = NamedSharding(self._mesh, P())
+        return jax.tree.map(lambda array: _put(array, sharding), batch)
+
     def gather(self, tree: Any) -> Any:
-        """The same arrays whole on the first device."""
+        """The same arrays whole on the first device of this process; every process must call it."""
+        if self._between_processes:
+            return jax.tree.map(_whole, tree)
         return tree if self.count == 1 else jax.device_put(tree, jax.devices()[0])
 
     def spread(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -113,7 +152,7 @@ class Ranks:
         def everywhere(state: Any, batch: Any) -> Any:
             specs = self.specs(state)
             run = jax.shard_map(
-                step, mesh=self._mesh, in_specs=(specs, P(AXIS)), out_specs=(specs, P()),
+                step, mesh=self._mesh, in_specs=(specs, P((DATA_AXIS, AXIS))), out_specs=(specs, P()),
                 check_vma=False,
             )  # fmt: skip
             return run(state, jax.tree.map(self._by_rank, batch))
@@ -124,3 +163,41 @@ class Ranks:
         """[B, ...] in the order (rank, microbatch, sequence) from (microbatch, rank, sequence)."""
         groups = array.reshape(self._microbatches, self.count, -1, *array.shape[1:])
         return groups.swapaxes(0, 1).reshape(array.shape)
+
+
+def _expert_parallel(recipe: Recipe) -> ExpertParallel:
+    """How rows travel; a capacity is a bound in which every token is served, in as many parts as it takes."""
+    model, train, parallel = recipe.model, recipe.train, recipe.parallel
+    options: dict[str, Any] = {"waves": parallel.waves, "chunks": parallel.chunks}
+    if parallel.capacity != "worst":
+        capacity = int(parallel.capacity)
+        tokens = train.batch_size // train.microbatches // parallel.devices * train.sequence_length
+        given = ExpertParallel(model.num_experts, model.topk, AXIS)
+        try:
+            needed = chunks_for(given, capacity, tokens, parallel.devices // parallel.data)
+        except ValueError as error:
+            raise UsageError(f"parallel.capacity={capacity}: {error}") from error
+        options |= {"capacity": capacity, "chunks": max(parallel.chunks, needed)}
+    return ExpertParallel(model.num_experts, model.topk, AXIS, **options)
+
+
+def _devices() -> list[jax.Device]:
+    """Those of this process, or the first of every process."""
+    if processes.count() == 1:
+        return jax.devices()
+    return list({device.process_index: device for device in reversed(jax.devices())}.values())[::-1]
+
+
+def _put(array: Any, sharding: NamedSharding) -> Any:
+    """An array that every process holds, or a shape, spread over all processes' devices."""
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+    whole = np.asarray(array)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+
+def _whole(array: jax.Array) -> jax.Array:
+    mine = array.addressable_data(0)
+    if array.is_fully_replicated:
+        return mine
+    return jnp.asarray(processes.gather_rows("gather", np.asarray(mine)))

@@ -122,7 +122,7 @@ def _squared_norms(gradients: Any, expert_parallel: Any) -> jax.Array:
             return sum_of_squares(gradient)
         by_expert = sum_of_squares(gradient, by_row=True)
         if expert_parallel is not None:
-            by_expert = jax.lax.all_gather(by_expert, expert_parallel.axis_name, tiled=True)
+            by_expert = token_tree.gather_along(by_expert, expert_parallel.axis_name)
         return jnp.sum(by_expert)
 
     return jnp.stack(jax.tree.leaves(jax.tree_util.tree_map_with_path(leaf, gradients)))

@@ -1,6 +1,7 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 """The training loop: from a recipe and a run folder to a trained model and its report."""
 
+import io
 import sys
 import time
 from collections.abc import Callable
@@ -13,13 +14,13 @@ from anabranch import data, models
 from anabranch.data.baselines import byte_model_baselines
 from anabranch.errors import RunError, UsageError
 from anabranch.recipes.recipe import Recipe
-from anabranch.train import checkpoint, measure, metrics, report, run_folder
+from anabranch.train import checkpoint, measure, metrics, processes, report, run_folder
 from anabranch.train.corpus import open_corpus, warn
 from anabranch.train.evaluation import HeldOut
 from anabranch.train.generation import Generator
 from anabranch.train.machine import return_freed_memory
 from anabranch.train.meter import Meter, Position
-from anabranch.train.metrics import MetricsLog
+from anabranch.train.metrics import MetricsLog, NoLog
 from anabranch.train.prefetch import Prefetcher
 from anabranch.train.progress import Progress
 from anabranch.train.ranks import Ranks
@@ -57,7 +58,7 @@ def run(
     checkpoint do not belong to the recipe.
     """
     total = recipe.train.steps if steps is None else steps
-    progress = Progress(total, sys.stdout)
+    progress = Progress(total, sys.stdout if processes.is_first() else io.StringIO())
     try:
         return Trainer(recipe, Path(out_dir), total, resume, progress).train()
     finally:
@@ -76,11 +77,11 @@ class Trainer:
         self.ranks = Ranks(recipe)
         self.checkpoints = out_dir / run_folder.CHECKPOINTS
         progress.phase("opening the corpus")
-        self.store = open_corpus(recipe)
+        self.store = processes.first_then_others("opening the corpus", lambda: open_corpus(recipe))
         self.baselines = byte_model_baselines(self.store)
         self.held_out = HeldOut(recipe, self.store, recipe.train.eval_batches)
         progress.phase("measuring the peak of this machine")
-        self.machine = measure.description()
+        self.machine = processes.from_first("measuring the peak", measure.description)
         progress.phase("loading the checkpoint" if resume else "initialising the model")
         self.state, self.position = self._initial_state()
         self.saved_step = self.position.step if resume else None
@@ -100,7 +101,7 @@ class Trainer:
         def build(seed: int) -> TrainState:
             return init_state(jax.random.key(seed), self.recipe)
 
-        found = checkpoint.newest_good(self.checkpoints, warn) if self.resume else None
+        found = self._newest_checkpoint() if self.resume else None
         if self.resume:
             at = "no checkpoint yet, starting at" if found is None else "resuming at"
             self.progress.note(f"{at} step {found.step if found else 0}")
@@ -116,11 +117,24 @@ class Trainer:
             raise UsageError(f"{found.path} does not fit the recipe: {error}") from error
         return self.ranks.place(state), Position.from_scalars(found.scalars)
 
+    def _newest_checkpoint(self) -> checkpoint.Checkpoint | None:
+        """The one that the first process finds, in every process."""
+
+        def find() -> int | None:
+            found = checkpoint.newest_good(self.checkpoints, warn)
+            return None if found is None else found.step
+
+        step = processes.from_first("finding the checkpoint", find)
+        return None if step is None else checkpoint.verify(self.checkpoints / f"step-{step}")
+
     def train(self) -> dict[str, Any]:
         """Runs to the last step and returns the summary that `anabranch train` prints."""
-        done = self._finished_already()
+        done = processes.from_first("looking for the end", self._finished_already)
         if done is not None:
             return done
+        if not processes.is_first():
+            self._loop(NoLog())
+            return {**self._finish(NoLog()), "report": ""}  # the first process writes it
         run_folder.write_recipe(self.out_dir, self.recipe)
         self.checkpoints.mkdir(exist_ok=True)
         resume_step = self.position.step if self.resume else None
@@ -170,7 +184,7 @@ class Trainer:
         ranks = self.ranks
         step = ranks.spread(make_train_step(self.recipe, ranks.tree, ranks.expert_parallel))
         step = jax.jit(step, donate_argnums=0)
-        step = step.lower(self.state, shapes).compile()
+        step = step.lower(self.state, ranks.place_batch(shapes)).compile()
         return_freed_memory()  # the compiler's
         batches = Prefetcher(self.reader)
         self.meter.start()
@@ -179,7 +193,8 @@ class Trainer:
                 while self.position.step < self.total_steps:
                     self._step(step, batches, log)
                     self._between_steps(log)
-                    if stop() and self.position.step < self.total_steps:
+                    stopping = processes.any_process("between steps", stop())
+                    if stopping and self.position.step < self.total_steps:
                         self._interrupt(log)
         finally:
             batches.close()
@@ -188,8 +203,9 @@ class Trainer:
         began = time.perf_counter()
         batch, cursor = batches.next()
         ready = time.perf_counter()
-        self.state, on_device = step(self.state, batch)
-        measured: StepMetrics = jax.device_get(on_device)
+        with processes.step(self.position.step + 1):
+            self.state, on_device = step(self.state, self.ranks.place_batch(batch))
+            measured: StepMetrics = jax.device_get(on_device)
         self.meter.add(measured, ready - began, time.perf_counter() - ready)
         position = self.position
         position.step += 1
@@ -230,11 +246,12 @@ class Trainer:
         last = step == self.total_steps
         if last or (train.eval_every > 0 and step % train.eval_every == 0):
             self.progress.phase("evaluating on held-out text")
-            result = self.held_out.evaluate(self.ranks.gather(self.state.params))
+            params = self.ranks.gather(self.state.params)
+            result = processes.from_first("evaluating", lambda: self.held_out.evaluate(params))
             log.write({"event": "eval", "step": step, **result})
             bits = result["held_out_bits_per_byte"]
             self.progress.note(f"step {step}: {bits:.3f} bits/byte on held-out text")
-            self.meter.raise_peak(measure.peak_tflops())
+            self.meter.raise_peak(processes.from_first("measuring the peak", measure.peak_tflops))
         if last or (train.checkpoint_every > 0 and step % train.checkpoint_every == 0):
             self._save(log)
 
@@ -242,15 +259,19 @@ class Trainer:
         if self.saved_step == self.position.step:
             return
         self.progress.phase("writing a checkpoint")
+        state = self.state if processes.count() == 1 else self.ranks.gather(self.state)
+        processes.from_first("writing a checkpoint", lambda: self._write(log, state))
+        self.saved_step = self.position.step
+
+    def _write(self, log: MetricsLog, state: TrainState) -> None:
         log.sync()
         scalars = self.position.scalars(self.recipe)
-        trees = {"params": self.state.params, "optimizer": self.state.opt_state}
+        trees = {"params": state.params, "optimizer": state.opt_state}
         keep = self.recipe.train.keep_checkpoints
         try:
             checkpoint.save(self.checkpoints, self.position.step, trees, scalars, keep)
         except checkpoint.CheckpointError as error:
             raise RunError(f"step {self.position.step}: {error}") from error
-        self.saved_step = self.position.step
 
     def _interrupt(self, log: MetricsLog) -> None:
         self._save(log)
@@ -260,7 +281,11 @@ class Trainer:
         )
 
     def _finish(self, log: MetricsLog) -> dict[str, Any]:
-        self._sample(log)
+        params = self.ranks.gather(self.state.params)
+        return processes.from_first("writing a sample", lambda: self._summarise(log, params))
+
+    def _summarise(self, log: MetricsLog, params: Any) -> dict[str, Any]:
+        self._sample(log, params)
         records = metrics.read(self.out_dir)
         last = next((r for r in reversed(records) if "event" not in r), {})
         held_out = next((r for r in reversed(records) if r.get("event") == "eval"), {})
@@ -283,15 +308,10 @@ class Trainer:
         log.write(summary)
         return summary
 
-    def _sample(self, log: MetricsLog) -> None:
+    def _sample(self, log: MetricsLog, params: Any) -> None:
         self.progress.phase("writing a sample of text")
         window = self.recipe.train.sequence_length
-        generator = Generator(
-            self.ranks.gather(self.state.params),
-            self.recipe.model,
-            self.store.tokenizer,
-            max(window, 2),
-        )
+        generator = Generator(params, self.recipe.model, self.store.tokenizer, max(window, 2))
         step = self.position.step
         for seed, prompt in enumerate(SAMPLE_PROMPTS):
             text = generator.text(prompt, SAMPLE_TOKENS, seed=seed)

@@ -1,0 +1,221 @@
+# Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
+"""Ranks that are processes started by mpirun; skipped where the engine was built without MPI."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import training
+from anabranch import _processes
+from anabranch.errors import UsageError
+from anabranch.train import trainer
+from test_ranks import REPORTED
+from training import records, tensors, tiny, tiny_arguments
+
+text = training.text
+
+MPIRUN = shutil.which("mpirun")
+ENVIRONMENT = _processes.LAUNCHER_ENVIRONMENT
+needs_mpi = pytest.mark.skipif(
+    MPIRUN is None or not _processes.module_path().exists(),
+    reason="no mpirun, or the engine was built without MPI",
+)
+# Leaves the number of each rank's process in the current folder.
+RANK = 'echo $$ > pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK} && exec "$@"'
+
+
+def start(ranks: int, *command: object, folder: pathlib.Path, **environment: str):
+    """`command`, arguments of Python, in every rank."""
+    return subprocess.Popen(
+        [MPIRUN, "-np", str(ranks), "sh", "-c", RANK, "rank", sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env={**os.environ, **ENVIRONMENT, **environment},
+    )  # fmt: skip
+
+
+def train(ranks: int, *arguments: object, folder: pathlib.Path, **environment: str):
+    folder.mkdir(exist_ok=True)
+    command = ("-m", "anabranch.cli", "train", *arguments)
+    return start(ranks, *command, folder=folder, **environment)
+
+
+def finished(process: subprocess.Popen) -> None:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, (out, err)
+
+
+def faults(process: subprocess.Popen) -> list[str]:
+    """What Anabranch says in the end, one line for each rank that says something."""
+    out, err = process.communicate(timeout=240)
+    assert process.returncode != 0, (out, err)
+    return [line for line in err.splitlines() if line.startswith("anabranch: ")]
+
+
+def rank_pid(folder: pathlib.Path, rank: int) -> int:
+    return int((folder / f"pid.{rank}").read_text())
+
+
+def await_steps(run: pathlib.Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (run / "metrics.jsonl").exists() and len(records(run)) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{run} has not reached step {count}")
+
+
+def assert_same_run(left: pathlib.Path, right: pathlib.Path, step: int) -> None:
+    def reported(run):
+        return [[record[name] for name in REPORTED] for record in records(run)]
+
+    assert reported(left) == reported(right)
+    expected = tensors(right, step)
+    for file, data in tensors(left, step).items():
+        assert data == expected[file], file
+
+
+@needs_mpi
+def test_processes_train_with_the_bits_of_one_device_and_resume_as_any_number(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trainer, "SAMPLE_TOKENS", 3)
+    cached = training.compiled_before(text)
+    trainer.run(tiny(text), tmp_path / "one", steps=4)
+    two = tmp_path / "two"
+    process = train(
+        2, *tiny_arguments(text), "--steps", 2, "--out", two, folder=tmp_path / "a", **cached
+    )
+    finished(process)
+    # Two processes, then one with four devices, then four processes.
+    trainer.run(tiny(text, "parallel.devices=4"), two, steps=3, resume=True)
+    process = train(4, "--resume", "--steps", 4, "--out", two, folder=tmp_path / "b", **cached)
+    finished(process)
+    assert_same_run(two, tmp_path / "one", 4)
+
+
+@needs_mpi
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_rank_that_is_killed_is_named_with_step_and_operation(text, tmp_path, culprit):
+    shared_before = set(os.listdir("/dev/shm"))
+    run = tmp_path / "run"
+    process = train(
+        2, *tiny_arguments(text), "--steps", 100000, "--out", run, folder=tmp_path,
+        **training.compiled_before(text),
+    )  # fmt: skip
+    await_steps(run, 3)
+    os.kill(rank_pid(tmp_path, culprit), signal.SIGKILL)
+    began = time.monotonic()
+    lines = faults(process)
+    assert time.monotonic() - began < 20
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"anabranch: rank {1 - culprit}: step "), lines
+    assert f": rank {culprit} (process {rank_pid(tmp_path, culprit)}) has ended" in lines[0], lines
+    assert set(os.listdir("/dev/shm")) <= shared_before
+
+
+@needs_mpi
+def test_a_rank_that_stops_is_named_in_time_and_one_that_recovers_changes_nothing(text, tmp_path):
+    run = tmp_path / "run"
+    process = train(
+        2, *tiny_arguments(text), "--steps", 100000, "--out", run, folder=tmp_path,
+        ANABRANCH_COMM_TIMEOUT_SECONDS="20", **training.compiled_before(text),
+    )  # fmt: skip
+    await_steps(run, 3)
+    pid = rank_pid(tmp_path, 1)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)
+    done = len(records(run))
+    os.kill(pid, signal.SIGCONT)
+    await_steps(run, done + 2)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    lines = faults(process)
+    assert time.monotonic() - began < 60
+    assert lines[0].startswith("anabranch: rank 0: step "), lines
+    assert (
+        ": rank 1 did not come within 20 s; rank 0 waited; the last call of rank 1 was " in lines[0]
+    )
+
+
+@needs_mpi
+def test_ranks_started_with_different_arguments_are_refused(text, tmp_path):
+    arguments = ["-m", "anabranch.cli", "train", *tiny_arguments(text), "--out", tmp_path / "run"]
+    one = ["-np", "1", sys.executable, *map(str, arguments)]
+    result = subprocess.run(
+        [MPIRUN, *one, "--seed=1", ":", *one, "--seed=2"],
+        capture_output=True, text=True, timeout=240, env={**os.environ, **ENVIRONMENT},
+    )  # fmt: skip
+    lines = [line for line in result.stderr.splitlines() if line.startswith("anabranch: ")]
+    assert lines == [
+        "anabranch: rank 1 was started with --seed=2, rank 0 with --seed=1; all ranks must be started alike"
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+EXCHANGE = """
+import sys
+import anabranch as ab
+from anabranch import _processes
+group = _processes.start_processes()
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+from anabranch.ops.expert_parallel import ExpertParallel
+
+tokens, topk, experts, hidden = 6, 2, 5, 8
+rng = np.random.default_rng(7)
+ids = np.argsort(rng.random((group.size * tokens, experts)), axis=1)[:, :topk].astype(np.int32)
+x = rng.integers(-8, 8, (group.size * tokens, hidden)).astype(np.float32)
+ep = ExpertParallel(num_experts=experts, topk=topk, transport="mpi")
+
+def body(ids, x):
+    plan = ep.prepare(ids)
+    def loss(x):
+        y = ep.combine(plan, ep.dispatch(plan, x))
+        return jnp.sum(y * y), y
+    (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(x)
+    return y, gradient
+
+mesh = Mesh(np.array(jax.devices()), ("expert",))
+run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
+put = lambda a: jax.make_array_from_callback(a.shape, jax.sharding.NamedSharding(mesh, P("expert")), lambda i: a[i])
+y, gradient = run(put(ids), put(x))
+mine = slice(group.rank * tokens, (group.rank + 1) * tokens)
+np.testing.assert_array_equal(y.addressable_data(0), topk * x[mine])
+np.testing.assert_array_equal(gradient.addressable_data(0), 2 * topk * topk * x[mine])
+sys.stdout.write(f"rank {group.rank} ok\\n")
+sys.stdout.flush()
+_processes.end()
+"""
+
+
+@needs_mpi
+def test_rows_travel_between_processes_and_back_with_gradients(tmp_path):
+    (tmp_path / "exchange.py").write_text(EXCHANGE)
+    environment = {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = start(2, "exchange.py", folder=tmp_path, **environment)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, (out, err)
+    assert sorted(line for line in out.splitlines() if line.startswith("rank")) == [
+        "rank 0 ok", "rank 1 ok",
+    ]  # fmt: skip
+
+
+def test_an_engine_without_mpi_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(_processes, "module_path", lambda: tmp_path / "lib_anabranch_mpi.so")
+    with pytest.raises(UsageError, match="this build has no MPI .*install libopenmpi-dev"):
+        _processes.start()
+
+
+def test_a_launcher_of_another_mpi_is_a_usage_error_of_one_line(text, tmp_path):
+    code, out, err = training.cli(
+        "train", *tiny_arguments(text), "--out", tmp_path / "run", PMI_SIZE="2"
+    )
+    assert code == 2, (out, err)
+    assert "the launcher started 2 processes, but" in err or "this build has no MPI" in err, err
+    assert len(err.splitlines()) == 1, err

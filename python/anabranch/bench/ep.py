@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anabranch import engine
-from anabranch.bench.timing import MIN_REPEATS, observe
+from anabranch.bench.timing import MIN_REPEATS, Timing, observe
 from anabranch.errors import UsageError
 from anabranch.ops.expert_parallel import ExpertParallel
 from anabranch.ops.expert_parallel.ragged_all_to_all import ragged_all_to_all
@@ -34,56 +34,69 @@ _SHORT, _LONG = 1, 5
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Rows ``dispatch_inprocess``, ``combine_inprocess``, ``ragged_all_to_all``, ``*_classic``."""
+    """Rows ``dispatch_inprocess``, ``combine_inprocess``, ``ragged_all_to_all``, ``*_classic``, ``*_mpi``."""
     try:
         jax.config.update("jax_num_cpu_devices", RANKS)
     except RuntimeError as error:
         raise UsageError(
             f"bench: suite ep needs {RANKS} devices from the start: {error}"
         ) from error
-    case = _Case()
+    case = Case(jax.devices()[:RANKS])
     dispatched = jax.block_until_ready(case.mapped(case.dispatch_once)(case.x, case.ids))
-    classic = jax.block_until_ready(case.mapped(case.classic_dispatch)(case.x, *case.classic))
+    classic_dispatch = case.once(case.classic_dispatch, case.capacity)
+    classic = jax.block_until_ready(classic_dispatch(case.x, *case.classic))
     case.check(dispatched, classic)
-    for name, body, inputs in (
-        ("dispatch_inprocess", case.dispatch, (case.x, case.ids)),
-        ("dispatch_classic", case.classic_dispatch, (case.x, *case.classic)),
-        ("combine_inprocess", case.combine, (dispatched, case.ids)),
-        ("combine_classic", case.classic_combine, (dispatched, *case.classic)),
-        ("ragged_all_to_all", case.exchange, (classic, *case.classic)),
+    home = TOKENS * TOPK
+    for name, body, inputs, room in (
+        ("dispatch_inprocess", case.dispatch, (case.x, case.ids), 0),
+        ("dispatch_classic", case.classic_dispatch, (case.x, *case.classic), case.capacity),
+        ("combine_inprocess", case.combine, (dispatched, case.ids), 0),
+        ("combine_classic", case.classic_combine, (dispatched, *case.classic), home),
+        ("ragged_all_to_all", case.exchange, (classic, *case.classic), case.capacity),
     ):
-        timing = observe(functools.partial(case.repeat, body, inputs))
-        yield {
-            "name": name,
-            "shape": {"ranks": RANKS, "T": TOKENS, "H": HIDDEN, "E": EXPERTS, "k": TOPK},
-            "dtype": "bfloat16",
-            "threads": engine.num_threads(),
-            "copied_bytes": 2.0 * RANKS * TOKENS * TOPK * HIDDEN * 2,
-            "max_error": 0.0,  # case.check compared every bit
-            "timing": timing,
-        }
+        timing = observe(functools.partial(case.repeat, body, inputs, room))
+        yield row(name, timing)
+    from anabranch.bench import ep_processes
+
+    yield from ep_processes.rows()
 
 
-class _Case:
+def row(name: str, timing: Timing) -> dict[str, Any]:
+    """A row of this suite."""
+    return {
+        "name": name,
+        "shape": {"ranks": RANKS, "T": TOKENS, "H": HIDDEN, "E": EXPERTS, "k": TOPK},
+        "dtype": "bfloat16",
+        "threads": engine.num_threads(),
+        "copied_bytes": 2.0 * RANKS * TOKENS * TOPK * HIDDEN * 2,
+        "max_error": 0.0,  # the case compared every bit
+        "timing": timing,
+    }
+
+
+class Case:
     """Random routing of both ranks' tokens, and what the classic way derives from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: list[jax.Device]) -> None:
         rng = np.random.default_rng(0)
         self.ep = ExpertParallel(num_experts=EXPERTS, topk=TOPK, overflow="error")
-        self.mesh = Mesh(np.array(jax.devices()[:RANKS]), ("expert",))
+        self.mesh = Mesh(np.array(devices), ("expert",))
         ids = np.argsort(rng.random((RANKS, TOKENS, EXPERTS)), axis=2)[:, :, :TOPK]
         self.ids_host = ids.astype(np.int32)
         self.ids = self._put(self.ids_host.reshape(-1, TOPK))
         draws = rng.normal(size=(1 << 16) - 1).astype(np.float32)  # odd period: no pattern
-        x = np.resize(draws, (RANKS * TOKENS, HIDDEN))
-        self.x = self._put(x.astype(jnp.bfloat16))
+        self.x_host = np.resize(draws, (RANKS * TOKENS, HIDDEN)).astype(jnp.bfloat16)
+        self.x = self._put(self.x_host)
         self.capacity = self.ep.static_capacity(TOKENS, RANKS)
         self.classic = self._classic_tables()
 
     def _put(self, array: Any) -> jax.Array:
-        return jax.device_put(array, NamedSharding(self.mesh, _SPEC))
+        sharding = NamedSharding(self.mesh, _SPEC)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     def mapped(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of one rank's part, on all ranks."""
+
         def local(*args: jax.Array) -> jax.Array:
             return body(*args)
 
@@ -93,19 +106,27 @@ class _Case:
 
         return jax.jit(run)
 
-    def repeat(self, body: Callable[..., Any], inputs: tuple[jax.Array, ...]) -> list[float]:
-        """Seconds of one call, at least ``MIN_REPEATS`` times."""
+    def repeat(
+        self, body: Callable[..., Any], inputs: tuple[jax.Array, ...], room: int = 0
+    ) -> list[float]:
+        """Seconds of one call, at least ``MIN_REPEATS`` times.
+
+        A body that receives into a buffer of ``room`` rows takes it as its last argument and returns it
+        after its result: it goes from round to round, as a program hands on a buffer that it has.
+        """
 
         def loop(count: int) -> Callable[..., Any]:
             def local(*args: jax.Array) -> jax.Array:
                 # Each round's result is used, and each round waits for the one before.
-                def step(_: int, carry: jax.Array) -> jax.Array:
-                    first, *rest = jax.lax.optimization_barrier((*args, carry))[:-1]
-                    return body(first, *rest)[:1]
+                def step(_: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                    *given, _, buffer = jax.lax.optimization_barrier((*args, *carry))
+                    if not room:
+                        return body(*given)[:1], buffer
+                    result, buffer = body(*given, buffer)
+                    return result[:1], buffer
 
-                start = jnp.zeros((1, HIDDEN), jnp.bfloat16)
-                start = jax.lax.pcast(start, "expert", to="varying")
-                return jax.lax.fori_loop(0, count, step, start)
+                start = (_room(1), _room(room))
+                return jax.lax.fori_loop(0, count, step, start)[0]
 
             return self.mapped(local)
 
@@ -122,39 +143,46 @@ class _Case:
         return seconds
 
     def dispatch_once(self, x: jax.Array, ids: jax.Array) -> jax.Array:
+        """This rank's rows, zeros where there are none."""
         plan = self.ep.prepare(ids)
         used = jnp.arange(self.capacity)[:, None] < plan.group_offsets[-1]
         return jnp.where(used, self.ep.dispatch(plan, x), 0)
 
     def dispatch(self, x: jax.Array, ids: jax.Array) -> jax.Array:
+        """This rank's rows."""
         return self.ep.dispatch(self.ep.prepare(ids), x)
 
     def combine(self, rows: jax.Array, ids: jax.Array) -> jax.Array:
+        """What comes back of this rank's tokens."""
         return self.ep.combine(self.ep.prepare(ids), rows)
 
-    def classic_dispatch(self, x: jax.Array, *tables: jax.Array) -> jax.Array:
+    def classic_dispatch(self, x: jax.Array, *tables: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Pack, exchange, unpack; the last of ``tables`` is what is received into."""
+        *tables, buffer = tables
         pack, _, unpack, _, vectors = _unflatten(tables)
         packed = gather_rows(x, pack)
-        received = ragged_all_to_all(packed, self._room(), *vectors[:4], axis_name="expert")
-        return gather_rows(received, unpack)
+        received = ragged_all_to_all(packed, buffer, *vectors[:4], axis_name="expert")
+        return gather_rows(received, unpack), received
 
-    def classic_combine(self, rows: jax.Array, *tables: jax.Array) -> jax.Array:
+    def classic_combine(self, rows: jax.Array, *tables: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The way back of it."""
+        *tables, buffer = tables
         _, home, _, repack, vectors = _unflatten(tables)
         packed = gather_rows(rows, repack)
         back = (vectors[4], vectors[3], vectors[5], vectors[1])
-        received = ragged_all_to_all(
-            packed, jnp.zeros((TOKENS * TOPK, HIDDEN), packed.dtype), *back, axis_name="expert"
-        )
-        return combine_rows(received, home)
+        received = ragged_all_to_all(packed, buffer, *back, axis_name="expert")
+        return combine_rows(received, home), received
 
-    def exchange(self, rows: jax.Array, *tables: jax.Array) -> jax.Array:
+    def exchange(self, rows: jax.Array, *tables: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The exchange alone."""
+        *tables, buffer = tables
         vectors = _unflatten(tables)[4]
-        return ragged_all_to_all(
-            rows[: TOKENS * TOPK], self._room(), *vectors[:4], axis_name="expert"
-        )
+        received = ragged_all_to_all(rows, buffer, *vectors[:4], axis_name="expert")
+        return received, received
 
-    def _room(self) -> jax.Array:
-        return jax.lax.empty((self.capacity, HIDDEN), jnp.bfloat16)
+    def once(self, body: Callable[..., Any], room: int) -> Callable[..., Any]:
+        """The result alone of a body that receives into ``room`` rows."""
+        return self.mapped(lambda *args: body(*args, _room(room))[0])
 
     def _classic_tables(self) -> tuple[jax.Array, ...]:
         local = EXPERTS // RANKS
@@ -201,11 +229,16 @@ class _Case:
         )
 
     def check(self, dispatched: jax.Array, classic: jax.Array) -> None:
+        """Compares every bit with the classic way."""
         same = jax.jit(lambda a, b: (a == b).all())(dispatched, classic)
         ours = self.mapped(self.combine)(dispatched, self.ids)
-        theirs = self.mapped(self.classic_combine)(dispatched, *self.classic)
+        theirs = self.once(self.classic_combine, TOKENS * TOPK)(dispatched, *self.classic)
         if not same or not (np.asarray(ours) == np.asarray(theirs)).all():
             raise RuntimeError("bench: dispatch or combine differs from the classic way")
+
+
+def _room(rows: int) -> jax.Array:
+    return jax.lax.pcast(jnp.zeros((rows, HIDDEN), jnp.bfloat16), "expert", to="varying")
 
 
 def _unflatten(tables: tuple[jax.Array, ...]) -> tuple[Any, ...]:

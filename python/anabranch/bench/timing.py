@@ -41,7 +41,7 @@ def measure_in_turn(runs: Sequence[Callable[[], object]], *, rounds: int) -> lis
         return seconds[0]
 
     busy = observe(all_rounds).busy_cores
-    return [Timing(*_summary(durations), busy) for durations in seconds]
+    return [Timing(*summary(durations), busy) for durations in seconds]
 
 
 def observe(run: Callable[[], list[float]]) -> Timing:
@@ -52,10 +52,11 @@ def observe(run: Callable[[], list[float]]) -> Timing:
     elapsed = time.perf_counter() - start
     after = _cpu_seconds()
     others = (after[0] - before[0]) - (after[1] - before[1])
-    return Timing(*_summary(seconds), max(0.0, others / elapsed))
+    return Timing(*summary(seconds), max(0.0, others / elapsed))
 
 
-def _summary(seconds: list[float]) -> tuple[float, float]:
+def summary(seconds: list[float]) -> tuple[float, float]:
+    """Median, and spread as in ``Timing``."""
     low, _, high = statistics.quantiles(seconds, n=4)
     median = statistics.median(seconds)
     return median, (high - low) / median
@@ -75,10 +76,14 @@ def _once(run: Callable[[], object]) -> float:
 
 
 def _cpu_seconds() -> tuple[float, float]:
-    """CPU seconds used by the whole machine (stolen time included), and by this process."""
+    """CPU seconds used by the whole machine (stolen time included), and by this process.
+
+    Children count as this process once they have ended.
+    """
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
     ticks = [int(field) for field in fields]
     idle = ticks[3] + ticks[4]
     total = sum(ticks[:8])  # guest time is already inside user time
     times = os.times()
-    return (total - idle) / os.sysconf("SC_CLK_TCK"), times.user + times.system
+    own = times.user + times.system + times.children_user + times.children_system
+    return (total - idle) / os.sysconf("SC_CLK_TCK"), own

@@ -7,6 +7,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from anabranch import _register
 
 
@@ -63,3 +65,26 @@ def measure_copy_gb_per_s() -> float:
     function.argtypes = (ctypes.c_int64,)
     function.restype = ctypes.c_double
     return float(function(num_threads()))
+
+
+def time_mxfp8_packing(codes: Any, scale: Any, rounds: int) -> tuple[Any, list[float]]:
+    """Packs MXFP8 codes into bf16 panels on one thread, as products do with quantised weights.
+
+    Args:
+      codes: E4M3 [K, N], K even, N a multiple of 64.
+      scale: E8M0 [K / 32, N], blocks along K.
+      rounds: how often.
+
+    Returns:
+      Panels uint32 [N / 64, K / 2, 64] (even k in the low half), and the seconds of each round.
+    """
+    k, n = codes.shape
+    codes, scale = (np.ascontiguousarray(a).view(np.uint8) for a in (codes, scale))
+    panels = np.empty((n // 64, k // 2, 64), np.uint32)
+    seconds = (ctypes.c_double * rounds)()
+    function = _register.library().anabranch_time_mxfp8_packing
+    function.argtypes = (*(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 2, ctypes.c_void_p,
+                         ctypes.c_int64, ctypes.c_void_p)  # fmt: skip
+    function.restype = None
+    function(codes.ctypes.data, scale.ctypes.data, k, n, panels.ctypes.data, rounds, seconds)
+    return panels, list(seconds)

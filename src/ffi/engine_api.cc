@@ -77,3 +77,17 @@ ANABRANCH_EXPORT void anabranch_time_tile_product(const void* a, const void* b, 
                                    bf16 != 0 ? anabranch::DType::kBF16 : anabranch::DType::kF32,
                                    &executor, static_cast<int>(rounds), seconds);
 }
+
+// anabranch::tile::TimeCodedPacking of E4M3 codes [k, n] with E8M0 scales [ceil(k / 32), n].
+ANABRANCH_EXPORT void anabranch_time_mxfp8_packing(const void* codes, const void* scale, int64_t k,
+                                                   int64_t n, uint32_t* panels, int64_t rounds,
+                                                   double* seconds) {
+  anabranch::tile::CodedMatrix matrix;
+  matrix.codes = static_cast<const uint8_t*>(codes);
+  matrix.pitch = n;
+  matrix.scale = scale;
+  matrix.scale_pitch = n;
+  matrix.block_rows = 32;
+  matrix.block_columns = 1;
+  anabranch::tile::TimeCodedPacking(matrix, k, n, panels, static_cast<int>(rounds), seconds);
+}

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/context.h"
+#include "base/float_mode.h"
 #include "tile/block.h"
 #include "tile/tile.h"
 
@@ -105,6 +106,21 @@ void TimeTileProduct(const void* a, const void* b, float* out, int64_t m, int64_
                                out + at.first * n + panel * kPanelColumns, n, Store::kWrite);
       }
     });
+    seconds[round] = Seconds() - start;
+  }
+}
+
+void TimeCodedPacking(const CodedMatrix& matrix, int64_t k, int64_t n, uint32_t* panels, int rounds,
+                      double* seconds) {
+  const ScopedIeeeMode mode;
+  const Isa isa = Kernels().isa;
+  const int64_t panel_words = WordsOf(DType::kBF16, k) * kPanelColumns;
+  for (int round = 0; round < rounds; ++round) {
+    const double start = Seconds();
+    for (int64_t column = 0; column < n; column += kPanelColumns) {
+      PackCodedRows(isa, matrix, {0, k, column, std::min<int64_t>(kPanelColumns, n - column)},
+                    panels + column / kPanelColumns * panel_words);
+    }
     seconds[round] = Seconds() - start;
   }
 }

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/executor.h"
+#include "tile/coded/coded.h"
 
 // What this machine can do at most, measured now, in this process, on the executor's workers. Each
 // takes about 0.1 s and reports the best of several rounds: a busy neighbour only ever lowers it.
@@ -22,6 +23,11 @@ double MeasureCopyGbPerSecond(Executor* executor);
 // the product reaches when its weights are in place.
 void TimeTileProduct(const void* a, const void* b, float* out, int64_t m, int64_t n, int64_t k,
                      DType dtype, Executor* executor, int rounds, double* seconds);
+
+// Packs all columns of the first k rows of `matrix` into panels [ceil(n / 64)][ceil(k / 2)][64] on
+// this thread, `rounds` times, and writes each run's seconds.
+void TimeCodedPacking(const CodedMatrix& matrix, int64_t k, int64_t n, uint32_t* panels, int rounds,
+                      double* seconds);
 
 }  // namespace anabranch::tile
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from anabranch import engine
 from anabranch.bench import low_precision
-from anabranch.bench.timing import measure
+from anabranch.bench.timing import measure, observe
 from anabranch.ops.quantize import FORMATS, get_recipe, quantize
 from anabranch.ops.quantize.products import round_trip
 
 _ROWS, _COLUMNS = 4096, 4096
+_CACHED_ROWS, _CACHED_COLUMNS = 1024, 64  # codes and the panel fit the second cache level
 # (row name, format, axis, rounding)
 _QUANTIZE = (
     ("quantize_mxfp8", "mxfp8_e4m3", -1, "nearest"),
@@ -44,15 +45,47 @@ def _operations() -> Iterator[dict[str, Any]]:
             lambda x, f=format, a=axis, r=rounding: quantize(x, f, axis=a, rounding=r, key=1)
         )
         yield _row(name, format, lambda run=run: run(x), 4 + 1, _error(x, q.dequantize(), format))
+    cached = x[:_CACHED_ROWS, :_CACHED_ROWS]
+    run = jax.jit(lambda x: quantize(x, "mxfp8_e4m3"))
+    error = _error(cached, run(cached).dequantize(), "mxfp8_e4m3")
+    yield _row(
+        "quantize_mxfp8_cached", "mxfp8_e4m3", lambda: run(cached), 4 + 1, error, cached.shape
+    )
     q = quantize(x, "mxfp8_e4m3")
     back = jax.jit(lambda q: q.dequantize(jnp.bfloat16))
     yield _row(
         "dequantize_mxfp8", "mxfp8_e4m3", lambda: back(q), 1 + 2, _error(x, back(q), "mxfp8_e4m3")
     )
+    yield _packing_row()
     sizes, recipe = jnp.full(1, _ROWS, jnp.int32), get_recipe("mxfp8")
     for name, axis in (("round_trip_mxfp8", 1), ("round_trip_mxfp8_columns", 0)):
         trip = jax.jit(lambda x, a=axis: round_trip(x, sizes, "mxfp8_e4m3", a, recipe, False)[0])
         yield _row(name, "mxfp8_e4m3", lambda t=trip: t(x), 4 + 2, _error(x, trip(x), "mxfp8_e4m3"))
+
+
+def _packing_row() -> dict[str, Any]:
+    """Codes in the cache into packed bf16 panels, one thread; RuntimeError unless bits are dequantize's."""
+    k, n = _CACHED_ROWS, _CACHED_COLUMNS
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(k, n)), jnp.float32)
+    q = quantize(x, "mxfp8_e4m3", axis=-2)
+    codes, scale = np.asarray(q.data), np.asarray(q.scale)
+    values = np.asarray(q.dequantize(jnp.bfloat16)).view(np.uint16).astype(np.uint32)
+    words = values[::2] | values[1::2] << 16
+    want = words.reshape(k // 2, n // 64, 64).transpose(1, 0, 2)
+    panels, _ = engine.time_mxfp8_packing(codes, scale, 100)
+    if not (panels == want).all():
+        raise RuntimeError("bench: packed codes differ from packed values")
+    timing = observe(lambda: engine.time_mxfp8_packing(codes, scale, 2000)[1])
+    return {
+        "name": "pack_mxfp8",
+        "shape": {"rows": k, "columns": n},
+        "dtype": "mxfp8_e4m3",
+        "threads": 1,
+        "copied_bytes": float((1 + 2) * k * n),
+        "gelements_per_s_per_core": k * n / timing.seconds * 1e-9,
+        "max_error": 0.0,
+        "timing": timing,
+    }
 
 
 def _error(x: jax.Array, values: jax.Array, format: str) -> float:
@@ -70,13 +103,18 @@ def _error(x: jax.Array, values: jax.Array, format: str) -> float:
 
 
 def _row(
-    name: str, format: str, run: Callable[[], Any], bytes_per_element: int, error: float
+    name: str,
+    format: str,
+    run: Callable[[], Any],
+    bytes_per_element: int,
+    error: float,
+    shape: tuple[int, ...] = (_ROWS, _COLUMNS),
 ) -> dict[str, Any]:
     timing = measure(lambda: jax.block_until_ready(run()))
-    elements = _ROWS * _COLUMNS
+    elements = shape[0] * shape[1]
     return {
         "name": name,
-        "shape": {"rows": _ROWS, "columns": _COLUMNS},
+        "shape": {"rows": shape[0], "columns": shape[1]},
         "dtype": format,
         "threads": engine.num_threads(),
         "copied_bytes": float(bytes_per_element * elements),

@@ -56,8 +56,9 @@ def rows() -> Iterator[dict[str, Any]]:
     ):
         timing = observe(functools.partial(case.repeat, body, inputs, room))
         yield row(name, timing)
-    from anabranch.bench import ep_processes
+    from anabranch.bench import ep_layer, ep_processes
 
+    yield from ep_layer.rows()
     yield from ep_processes.rows()
 
 

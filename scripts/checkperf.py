@@ -242,8 +242,10 @@ def parse(argv):
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         parser.error(f"{args.base!r} is no commit of this repository")
-    if args.rounds < 1 or args.threshold < 0 or args.min_time <= 0:
-        parser.error("--rounds and --min-time must be positive, --threshold not negative")
+    if args.rounds < 2:
+        parser.error("--rounds must be at least 2: one says nothing of the noise")
+    if args.threshold < 0 or args.min_time <= 0:
+        parser.error("--min-time must be positive, --threshold not negative")
     if args.no_cpp and not args.suite:
         parser.error("--no-cpp leaves nothing to run without --suite")
     args.commit = found.stdout.strip()

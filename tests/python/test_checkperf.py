@@ -75,7 +75,7 @@ def test_google_benchmark_times_become_seconds_without_aggregates():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["no-such-commit"], [], ["HEAD", "--rounds", "0"], ["HEAD", "--no-cpp"], ["HEAD", "--what"]],
+    [["no-such-commit"], [], ["HEAD", "--rounds", "1"], ["HEAD", "--no-cpp"], ["HEAD", "--what"]],
 )
 def test_usage_errors_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as error:

@@ -7,6 +7,7 @@ process every function here does the obvious.
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -116,5 +117,5 @@ def _gather_any(name: str, mine: bytes) -> list[bytes]:
 
 def _failed(where: str, error: Exception) -> RunError:
     group = _processes.started()
-    text = str(error).split("\n")[0]
+    text = re.sub(r"^[A-Z_]+: ", "", str(error).split("\n")[0])  # XLA's name of the kind of error
     return RunError(": ".join(part for part in (f"rank {group.rank}", where, text) if part))

@@ -80,7 +80,7 @@ def make_train_step(
             state.params, batch, recipe, expert_parallel, optimizers.applied_steps(state.opt_state)
         )
         squares = _squared_norms(gradients, expert_parallel)
-        norm = jnp.sqrt(jnp.sum(squares))
+        norm = jnp.sqrt(_sum_in_pairs(squares))
         applied = jnp.isfinite(objective) & jnp.isfinite(norm)
         # A step that is not applied leaves these as they are, see AdamW.step. No copy of the old
         # state is kept to choose from: parameters and moments are overwritten where they lie.
@@ -123,9 +123,17 @@ def _squared_norms(gradients: Any, expert_parallel: Any) -> jax.Array:
         by_expert = sum_of_squares(gradient, by_row=True)
         if expert_parallel is not None:
             by_expert = token_tree.gather_along(by_expert, expert_parallel.axis_name)
-        return jnp.sum(by_expert)
+        return _sum_in_pairs(by_expert)
 
     return jnp.stack(jax.tree.leaves(jax.tree_util.tree_map_with_path(leaf, gradients)))
+
+
+def _sum_in_pairs(x: jax.Array) -> jax.Array:
+    """The sum of f32 [n]; XLA's own reduction takes its terms in an order that depends on what it is fused with."""
+    while x.shape[0] > 1:
+        x = jnp.pad(x, (0, x.shape[0] % 2))
+        x = x[0::2] + x[1::2]
+    return x[0]
 
 
 def accumulate(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -17,6 +18,7 @@ from anabranch.layers import (
     MoEConfig,
     RotaryConfig,
     apply_rotary,
+    columns,
     dense_ffn,
     mla,
     mla_init,
@@ -64,6 +66,65 @@ def test_rotary_turns_pairs_by_position_times_frequency(interleaved) -> None:
             expected = numpy_model.rotate(wide, s, config, interleaved)
             # The angle, at most 8 radians, is rounded once before its cosine is taken.
             np.testing.assert_allclose(got[0, s, n], expected, rtol=0, atol=8 * 4 * EPS)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_rotary_gradient_turns_back(interleaved) -> None:
+    rng = np.random.default_rng(2)
+    config = RotaryConfig(theta=100.0)
+    x, grad = rng.standard_normal((2, 1, 9, 2, 12)).astype(np.float32)
+    table = rotary_table(jnp.arange(9)[None], 12, config)
+    turn = functools.partial(apply_rotary, table=table, interleaved=interleaved)
+    (got,) = jax.vjp(turn, jnp.asarray(x))[1](jnp.asarray(grad))
+    for s in range(9):
+        for n in range(2):
+            wide = grad[0, s, n].astype(np.float64)
+            expected = numpy_model.rotate(wide, -s, config, interleaved)
+            np.testing.assert_allclose(got[0, s, n], expected, rtol=0, atol=8 * 4 * EPS)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float16])
+def test_columns_and_their_gradients_move_bit_for_bit(dtype) -> None:
+    rng = np.random.default_rng(3)
+    x = jnp.asarray(rng.standard_normal((3, 2, 7)), dtype).at[0, 0, :2].set(-0.0)
+    x = x.at[0, 1].set(jnp.nan)
+    got, pullback = jax.vjp(lambda x: columns.cut(x, 3), x)
+    for part, expected in zip(got, jnp.split(x, [3], axis=-1), strict=True):
+        np.testing.assert_array_equal(as_bytes(part), as_bytes(expected))
+    np.testing.assert_array_equal(as_bytes(pullback(got)[0]), as_bytes(x))
+    joined, pullback = jax.vjp(columns.join, *got)
+    np.testing.assert_array_equal(as_bytes(joined), as_bytes(x))
+    for part, expected in zip(pullback(x), got, strict=True):
+        np.testing.assert_array_equal(as_bytes(part), as_bytes(expected))
+
+
+def as_bytes(array) -> np.ndarray:
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+def test_dense_ffn_and_its_gradients_match_f64() -> None:
+    rng = np.random.default_rng(4)
+    shapes = {"x": (5, 24), "w_gate": (24, 40), "w_up": (24, 40), "w_down": (40, 24)}
+    given = {n: rng.standard_normal(s).astype(np.float32) / 3 for n, s in shapes.items()}
+    grad = rng.standard_normal((5, 24)).astype(np.float32)
+    y, pullback = jax.vjp(lambda given: dense_ffn(given, given["x"]), given)
+    (grads,) = pullback(jnp.asarray(grad))
+    x, gate, up, down = (given[name].astype(np.float64) for name in shapes)
+    a, b = x @ gate, x @ up
+    share = 1 / (1 + np.exp(-a))
+    hidden = a * share * b
+    d_hidden = grad @ down.T
+    da, db = d_hidden * b * share * (1 + a * (1 - share)), d_hidden * a * share
+    expected = {
+        "x": da @ gate.T + db @ up.T,
+        "w_gate": x.T @ da,
+        "w_up": x.T @ db,
+        "w_down": hidden.T @ grad,
+    }
+    np.testing.assert_allclose(y, hidden @ down, rtol=0, atol=64 * EPS * np.abs(y).max())
+    for name, value in expected.items():
+        atol = 64 * EPS * np.abs(value).max()
+        np.testing.assert_allclose(grads[name], value, rtol=0, atol=atol, err_msg=name)
 
 
 def test_yarn_keeps_fast_pairs_and_slows_slow_ones() -> None:

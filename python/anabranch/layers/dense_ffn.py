@@ -31,6 +31,30 @@ def dense_ffn(params: Params, x: jax.Array) -> jax.Array:
     The activation is computed in f32 and rounded once.
     """
     with jax.named_scope("dense_ffn"):
-        gate = linear(x, params["w_gate"]).astype(jnp.float32)
-        up = linear(x, params["w_up"]).astype(jnp.float32)
-        return linear((jax.nn.silu(gate) * up).astype(x.dtype), params["w_down"])
+        hidden = _swiglu(linear(x, params["w_gate"]), linear(x, params["w_up"]))
+        return linear(hidden, params["w_down"])
+
+
+def _plain_swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    wide = jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)
+    return wide.astype(gate.dtype)
+
+
+@jax.custom_vjp
+def _swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """`silu(gate) * up`, computed in f32 and rounded once.
+
+    Keeps its arguments alone: what XLA would keep is four arrays in f32, written by loops of their own.
+    """
+    return _plain_swiglu(gate, up)
+
+
+def _swiglu_forward(gate: jax.Array, up: jax.Array) -> tuple[jax.Array, Any]:
+    return _plain_swiglu(gate, up), (gate, up)
+
+
+def _swiglu_backward(kept: Any, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jax.vjp(_plain_swiglu, *kept)[1](grad)
+
+
+_swiglu.defvjp(_swiglu_forward, _swiglu_backward)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anabranch.layers.columns import cut, join
 from anabranch.layers.config import AttentionConfig, RotaryConfig
 from anabranch.layers.initializers import Shape, initialise
 from anabranch.layers.norm import rms_norm
@@ -79,8 +80,8 @@ def _query(
     else:
         query = linear(x, params["q"])
     query = query.reshape(*x.shape[:-1], config.num_heads, config.query_key_size)
-    plain, turning = jnp.split(query, [config.nope_head_size], axis=-1)
-    return jnp.concatenate([plain, apply_rotary(turning, table, interleaved=True)], axis=-1)
+    plain, turning = cut(query, config.nope_head_size)
+    return join(plain, apply_rotary(turning, table, interleaved=True))
 
 
 def _key_value(
@@ -91,10 +92,10 @@ def _key_value(
     epsilon: float,
 ) -> tuple[jax.Array, jax.Array]:
     compressed = linear(x, params["kv_a"])
-    latent, turning = jnp.split(compressed, [config.kv_lora_rank], axis=-1)
+    latent, turning = cut(compressed, config.kv_lora_rank)
     latent = rms_norm(latent, params["kv_a_norm"], epsilon)
     expanded = linear(latent, params["kv_b"]).reshape(*x.shape[:-1], config.num_heads, -1)
-    plain, value = jnp.split(expanded, [config.nope_head_size], axis=-1)
+    plain, value = cut(expanded, config.nope_head_size)
     turned = apply_rotary(turning[..., None, :], table, interleaved=True)
     turned = jnp.broadcast_to(turned, (*plain.shape[:-1], config.rope_head_size))
-    return jnp.concatenate([plain, turned], axis=-1), value
+    return join(plain, turned), value

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,16 +64,32 @@ def apply_rotary(
     `table` is that of `rotary_table`, [B, S, D / 2] each. Pairs are elements (2i, 2i + 1) when
     `interleaved` (DeepSeek), else (i, i + D / 2) (Mixtral, Qwen, OLMoE).
     """
-    cos, sin = (part[..., None, :] for part in table)
-    wide = x.astype(jnp.float32)
-    if interleaved:
-        first, second = wide[..., 0::2], wide[..., 1::2]
-    else:
-        first, second = jnp.split(wide, 2, axis=-1)
-    turned = (first * cos - second * sin, first * sin + second * cos)
-    if interleaved:
-        return jnp.stack(turned, axis=-1).reshape(x.shape).astype(x.dtype)
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    return _turned(interleaved, x, *table)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _turned(interleaved: bool, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    # (a, b) becomes (a cos - b sin, b cos + a sin): each element's product with the cosine and its
+    # partner's with the signed sine. XLA has nothing to join and makes one loop of it.
+    axis = -1 if interleaved else -2
+    shape = (*x.shape[:-1], -1, 2) if interleaved else (*x.shape[:-1], 2, x.shape[-1] // 2)
+    pairs = x.astype(jnp.float32).reshape(shape)
+    cos, sin = (jnp.expand_dims(part[..., None, :], axis) for part in (cos, sin))
+    signs = jnp.array([-1.0, 1.0], jnp.float32)
+    sines = sin * (signs if interleaved else signs[:, None])
+    return (pairs * cos + jnp.flip(pairs, axis) * sines).reshape(x.shape).astype(x.dtype)
+
+
+def _turned_forward(interleaved: bool, x: jax.Array, cos: jax.Array, sin: jax.Array) -> Any:
+    return _turned(interleaved, x, cos, sin), (cos, sin)
+
+
+def _turned_backward(interleaved: bool, table: Any, grad: jax.Array) -> tuple[Any, ...]:
+    cos, sin = table  # turned back; the table, of positions, has no gradient
+    return _turned(interleaved, grad, cos, -sin), None, None
+
+
+_turned.defvjp(_turned_forward, _turned_backward)
 
 
 def _pair_of_rotations(rotations: float, size: int, config: RotaryConfig) -> float:

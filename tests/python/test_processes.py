@@ -46,13 +46,13 @@ def train(ranks: int, *arguments: object, folder: pathlib.Path, **environment: s
 
 
 def finished(process: subprocess.Popen) -> None:
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=400)
     assert process.returncode == 0, (out, err)
 
 
 def faults(process: subprocess.Popen) -> list[str]:
     """What Anabranch says in the end, one line for each rank that says something."""
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=400)
     assert process.returncode != 0, (out, err)
     return [line for line in err.splitlines() if line.startswith("anabranch: ")]
 
@@ -62,7 +62,7 @@ def rank_pid(folder: pathlib.Path, rank: int) -> int:
 
 
 def await_steps(run: pathlib.Path, count: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if (run / "metrics.jsonl").exists() and len(records(run)) >= count:
             return
@@ -199,7 +199,7 @@ def test_rows_travel_between_processes_and_back_with_gradients(tmp_path):
     (tmp_path / "exchange.py").write_text(EXCHANGE)
     environment = {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
     process = start(2, "exchange.py", folder=tmp_path, **environment)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=400)
     assert process.returncode == 0, (out, err)
     assert sorted(line for line in out.splitlines() if line.startswith("rank")) == [
         "rank 0 ok", "rank 1 ok",

@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_as_rank(args: argparse.Namespace) -> int:
     """Runs the command as one rank of those that mpirun has started."""
+    from anabranch import _agreement as processes
     from anabranch import _processes
-    from anabranch.train import processes
 
     rank = _processes.start().rank
     with contextlib.redirect_stdout(sys.stdout if rank == 0 else io.StringIO()):
@@ -88,7 +88,7 @@ def _flag(name: str) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     print("starting JAX ...", flush=True)
-    from anabranch.train import processes
+    from anabranch import _agreement as processes
 
     recipe, folder = _resumed(args) if args.resume else _fresh(args)
     _prepare_devices(recipe)
@@ -139,8 +139,9 @@ def _settings(args: argparse.Namespace) -> list[str]:
 
 
 def _fresh(args: argparse.Namespace) -> "tuple[Recipe, Path]":
+    from anabranch import _agreement as processes
     from anabranch import recipes
-    from anabranch.train import processes, run_folder
+    from anabranch.train import run_folder
 
     recipe = recipes.override(recipes.get(args.recipe or "default"), _settings(args))
 
@@ -167,7 +168,8 @@ def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
 
 
 def _prepare_devices(recipe: "Recipe") -> None:
-    from anabranch.train import processes, ranks
+    from anabranch import _agreement as processes
+    from anabranch.train import ranks
 
     ranks.check(recipe)
     if processes.count() == 1:

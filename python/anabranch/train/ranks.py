@@ -15,13 +15,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from anabranch import _agreement as processes
 from anabranch import models
 from anabranch.errors import UsageError
 from anabranch.ops.expert_parallel import ExpertParallel
 from anabranch.ops.expert_parallel.parts import chunks_for
 from anabranch.ops.token_tree import TokenTree
 from anabranch.recipes.recipe import Recipe
-from anabranch.train import processes
 
 AXIS = "expert"
 DATA_AXIS = "data"

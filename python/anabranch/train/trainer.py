@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 
+from anabranch import _agreement as processes
 from anabranch import data, models
 from anabranch.data.baselines import byte_model_baselines
 from anabranch.errors import RunError, UsageError
 from anabranch.recipes.recipe import Recipe
-from anabranch.train import checkpoint, measure, metrics, processes, report, run_folder
+from anabranch.train import checkpoint, measure, metrics, report, run_folder
 from anabranch.train.corpus import open_corpus, warn
 from anabranch.train.evaluation import HeldOut
 from anabranch.train.generation import Generator

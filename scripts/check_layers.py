@@ -13,9 +13,7 @@ import subprocess
 import sys
 
 LAYERS = ["base", "tile", "ops", "comm", "sched", "ffi"]
-PYTHON_LAYERS = (
-    "errors _register engine ops interop layers models data recipes train bench commands cli".split()
-)
+PYTHON_LAYERS = "errors _register engine ops interop layers models data recipes train bench commands cli".split()
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 # A foreign header, and where alone it may be included.
 FOREIGN = [

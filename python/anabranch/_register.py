@@ -25,6 +25,8 @@ TARGETS = (
     "grouped_gemm",
     "grouped_gemm_dgrad",
     "grouped_gemm_wgrad",
+    "grouped_gemm_coded",
+    "grouped_gemm_dgrad_coded",
     "pack_experts",
     "moe_ffn",
     "moe_ffn_grad",

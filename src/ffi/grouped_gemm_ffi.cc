@@ -29,6 +29,35 @@ xffi::Error GroupedGemmDgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer dy, x
   return Run("grouped_gemm_dgrad", GroupedGemmDgrad, GroupedGemmDgradScratchBytes, args, pool);
 }
 
+// The format travels as its number; facts are looked up by it.
+Status Decode(int64_t format, int64_t axis, ConstTensorView scale, WeightCoding* coding) {
+  if (format < 0 || format >= kNumQuantizedFormats || (axis != 0 && axis != 1)) {
+    return InvalidArgument("grouped_gemm: format=", format, " or axis=", axis, " is unknown");
+  }
+  *coding = {static_cast<QuantizedFormat>(format), static_cast<int>(axis), scale};
+  return Status::Ok();
+}
+
+xffi::Error GroupedGemmCodedHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer w,
+                                    xffi::AnyBuffer group_sizes, xffi::AnyBuffer scale,
+                                    xffi::Result<xffi::AnyBuffer> y, int64_t format, int64_t axis) {
+  GroupedGemmCodedArgs args{{View(x), View(w), View(group_sizes), View(y)}, {}};
+  const Status status = Decode(format, axis, View(scale), &args.coding);
+  if (!status.ok()) return ToError(status);
+  return Run("grouped_gemm_coded", GroupedGemmCoded, GroupedGemmCodedScratchBytes, args, pool);
+}
+
+xffi::Error GroupedGemmDgradCodedHandler(xffi::ThreadPool pool, xffi::AnyBuffer dy,
+                                         xffi::AnyBuffer w, xffi::AnyBuffer group_sizes,
+                                         xffi::AnyBuffer scale, xffi::Result<xffi::AnyBuffer> dx,
+                                         int64_t format, int64_t axis) {
+  GroupedGemmDgradCodedArgs args{{View(dy), View(w), View(group_sizes), View(dx)}, {}};
+  const Status status = Decode(format, axis, View(scale), &args.coding);
+  if (!status.ok()) return ToError(status);
+  return Run("grouped_gemm_dgrad_coded", GroupedGemmDgradCoded, GroupedGemmDgradCodedScratchBytes,
+             args, pool);
+}
+
 xffi::Error GroupedGemmWgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer dy,
                                     xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> dw,
                                     int64_t num_leaves) {
@@ -46,6 +75,19 @@ auto Signature() {
       .Ret<xffi::AnyBuffer>();
 }
 
+// x | dy, codes of w, group_sizes, scales of w; one result.
+auto CodedSignature() {
+  return xffi::Ffi::Bind()
+      .Ctx<xffi::ThreadPool>()
+      .Arg<xffi::AnyBuffer>()
+      .Arg<xffi::AnyBuffer>()
+      .Arg<xffi::AnyBuffer>()
+      .Arg<xffi::AnyBuffer>()
+      .Ret<xffi::AnyBuffer>()
+      .Attr<int64_t>("format")
+      .Attr<int64_t>("axis");
+}
+
 }  // namespace
 }  // namespace anabranch::ffi
 
@@ -55,3 +97,8 @@ ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_dgrad, anabranch::ffi::GroupedGemmD
                       anabranch::ffi::Signature());
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_wgrad, anabranch::ffi::GroupedGemmWgradHandler,
                       anabranch::ffi::Signature().Attr<int64_t>("num_leaves"));
+ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_coded, anabranch::ffi::GroupedGemmCodedHandler,
+                      anabranch::ffi::CodedSignature());
+ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_dgrad_coded,
+                      anabranch::ffi::GroupedGemmDgradCodedHandler,
+                      anabranch::ffi::CodedSignature());

@@ -20,6 +20,12 @@ Status Decode(int64_t format, int64_t axis, int64_t scale_mode, QuantizeOptions*
   return Status::Ok();
 }
 
+// Statistics that the caller gives no room for are not wanted.
+TensorView Wanted(xffi::Result<xffi::AnyBuffer>& statistics) {
+  const TensorView view = View(statistics);
+  return view.num_elements() == 0 ? TensorView() : view;
+}
+
 template <typename Args>
 Status Run(const char* op, Status (*run)(const Args&, const Context&),
            int64_t (*scratch_bytes)(const Args&), const Args& args, xffi::ThreadPool pool) {
@@ -33,9 +39,10 @@ xffi::Error QuantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyB
                             xffi::AnyBuffer key, xffi::Result<xffi::AnyBuffer> data,
                             xffi::Result<xffi::AnyBuffer> scale,
                             xffi::Result<xffi::AnyBuffer> tensor_scale,
-                            xffi::Result<xffi::AnyBuffer> group_offsets, int64_t format,
-                            int64_t axis, int64_t scale_mode, bool stochastic, bool strict,
-                            bool amax_per_group, int64_t row_alignment) {
+                            xffi::Result<xffi::AnyBuffer> group_offsets,
+                            xffi::Result<xffi::AnyBuffer> statistics, int64_t format, int64_t axis,
+                            int64_t scale_mode, bool stochastic, bool strict, bool amax_per_group,
+                            int64_t row_alignment) {
   QuantizeOptions options;
   const Status decoded = Decode(format, axis, scale_mode, &options);
   if (!decoded.ok()) return ToError(decoded);
@@ -43,8 +50,10 @@ xffi::Error QuantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyB
   options.strict = strict;
   options.amax_per_group = amax_per_group;
   options.row_alignment = row_alignment;
-  const QuantizeArgs args = {options,    View(x),     View(group_sizes),  View(key),
-                             View(data), View(scale), View(tensor_scale), View(group_offsets)};
+  const QuantizeArgs args = {
+      options,           View(x),     View(group_sizes),  View(key),
+      View(data),        View(scale), View(tensor_scale), View(group_offsets),
+      Wanted(statistics)};
   return ToError(Run<QuantizeArgs>("quantize", Quantize, QuantizeScratchBytes, args, pool));
 }
 
@@ -74,14 +83,9 @@ xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
   options.stochastic = stochastic;
   options.strict = strict;
   options.amax_per_group = amax_per_group;
-  const TensorView counted = View(statistics);
-  const QuantizeDequantizeArgs args = {options,
-                                       View(x),
-                                       View(group_sizes),
-                                       View(key),
-                                       View(out),
-                                       View(tensor_scale),
-                                       counted.num_elements() == 0 ? TensorView() : counted};
+  const QuantizeDequantizeArgs args = {options,           View(x),   View(group_sizes),
+                                       View(key),         View(out), View(tensor_scale),
+                                       Wanted(statistics)};
   return ToError(Run<QuantizeDequantizeArgs>("quantize_dequantize", QuantizeDequantize,
                                              QuantizeDequantizeScratchBytes, args, pool));
 }
@@ -106,6 +110,7 @@ ANABRANCH_FFI_HANDLER(anabranch_quantize, QuantizeHandler,
                           .Ret<xffi::AnyBuffer>()  // scale
                           .Ret<xffi::AnyBuffer>()  // tensor_scale
                           .Ret<xffi::AnyBuffer>()  // group_offsets
+                          .Ret<xffi::AnyBuffer>()  // statistics, [0] for none
                           .Attr<int64_t>("format")
                           .Attr<int64_t>("axis")
                           .Attr<int64_t>("scale_mode")

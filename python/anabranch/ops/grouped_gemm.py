@@ -68,6 +68,41 @@ def grouped_gemm_wgrad(
     return _call("grouped_gemm_wgrad", shape, dtype, x, dy, group_sizes, num_leaves=leaves)
 
 
+def grouped_gemm_coded(
+    x: jax.Array,
+    codes: jax.Array,
+    group_sizes: jax.Array,
+    scale: jax.Array,
+    dtype: Any,
+    format: int,
+    axis: int,
+) -> jax.Array:
+    """`grouped_gemm` of bf16 x [M, K] with weights in codes [E, K, N], decoded while they are packed.
+
+    codes and scale are what the engine's quantize writes for [E K, N] in E groups: `format` is its
+    number, blocks lie along `axis` 0 (K) or 1 (N). Without tensor scales; no gradient.
+    """
+    shape = (x.shape[0], codes.shape[2])
+    attributes = {"format": format, "axis": axis}
+    return _call("grouped_gemm_coded", shape, dtype, x, codes, group_sizes, scale, **attributes)
+
+
+def grouped_gemm_dgrad_coded(
+    dy: jax.Array,
+    codes: jax.Array,
+    group_sizes: jax.Array,
+    scale: jax.Array,
+    dtype: Any,
+    format: int,
+    axis: int,
+) -> jax.Array:
+    """`grouped_gemm_dgrad` of bf16 dy [M, N] with weights as those of `grouped_gemm_coded`."""
+    shape = (dy.shape[0], codes.shape[1])
+    attributes = {"format": format, "axis": axis}
+    operands = (dy, codes, group_sizes, scale)
+    return _call("grouped_gemm_dgrad_coded", shape, dtype, *operands, **attributes)
+
+
 def _operands(
     a: jax.Array, b: jax.Array, multiplicand: str | None, packs_second: bool
 ) -> tuple[jax.Array, jax.Array]:

@@ -81,7 +81,7 @@ bool AddGroupedGemm(const Call& call, std::string_view target, KernelWork* work)
                                wgrad ? call.dim(0, 1) : call.dim(1, 1),
                                wgrad ? call.dim(1, 1) : call.dim(1, 2)};
   double depth = static_cast<double>(shape.k);
-  if (target == "grouped_gemm_dgrad") depth = static_cast<double>(shape.n);
+  if (target.starts_with("grouped_gemm_dgrad")) depth = static_cast<double>(shape.n);
   if (wgrad) depth = static_cast<double>(shape.num_rows) / static_cast<double>(groups);
   call.Multiply(GroupedGemmFlops(shape), depth, 0, work);
   return true;

@@ -193,13 +193,14 @@ def _call(
 ) -> tuple[jax.Array, ...]:
     kind, groups = FORMATS[format], sizes.shape[0]
     element = jnp.uint8 if kind.element == jnp.float4_e2m1fn else kind.element
-    data, scale, tensor_scale, offsets = _register.call(
+    data, scale, tensor_scale, offsets, _ = _register.call(
         "quantize",
         [
             jax.ShapeDtypeStruct((data_rows, x.shape[1]), element),
             jax.ShapeDtypeStruct(scale_shape, kind.scale),
             jax.ShapeDtypeStruct((groups,), jnp.float32),
             jax.ShapeDtypeStruct((groups + 1,), jnp.int32),
+            jax.ShapeDtypeStruct((0,), jnp.float32),  # no statistics
         ],
         x,
         sizes,

@@ -1,21 +1,28 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 """Grouped products under a recipe: fprop, dgrad and wgrad of rows with one matrix per group.
 
-Operands are quantised and given back as bf16, which holds an element times its block's scale
-exactly; the bf16 product then sums in f32, as a tensor core does with the elements and scales
-themselves. A tensor scale (NVFP4) multiplies the f32 result.
+The product sees operands as bf16, which holds an element times its block's scale exactly, and sums
+in f32, as a tensor core does with the elements and scales themselves. Weights stay codes until they
+are packed; rows are given back as bf16. A tensor scale (NVFP4) multiplies the f32 result.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from anabranch import _register
-from anabranch.ops.grouped_gemm import grouped_gemm, grouped_gemm_dgrad, grouped_gemm_wgrad
+from anabranch.ops.grouped_gemm import (
+    grouped_gemm,
+    grouped_gemm_coded,
+    grouped_gemm_dgrad,
+    grouped_gemm_dgrad_coded,
+    grouped_gemm_wgrad,
+)
 from anabranch.ops.quantize.formats import FORMATS, SCALE_MODES
 from anabranch.ops.quantize.keys import derive_key
 from anabranch.ops.quantize.recipe import Recipe
@@ -59,10 +66,10 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     counted, recipe = probe.shape[1] > 0, recipe.gemm("fprop")
     x_values, x_scale, x_sums = round_trip(x, sizes, recipe.x, 1, recipe, counted)
-    w_values, w_scale, w_sums = _weights(w, 0, recipe, counted)
+    multiply, w_scale, w_sums = _weights(w, 0, recipe, counted)
     y = _rescaled(
         recipe, sizes, x_scale * w_scale, dtype,
-        lambda computed: grouped_gemm(x_values, w_values, sizes, computed, "bfloat16", leaves),
+        lambda computed: multiply(x_values, sizes, computed),
     )  # fmt: skip
     return y, (x, w, sizes, key, (x_sums, w_sums))
 
@@ -88,10 +95,10 @@ def _dgrad(
     dy_values, dy_scale, dy_sums = round_trip(
         dy, sizes, recipe.dy, 1, recipe, counted, _subkey(stochastic, 0)
     )
-    w_values, w_scale, w_sums = _weights(w, 1, recipe, counted)
+    multiply, w_scale, w_sums = _weights(w, 1, recipe, counted)
     dx = _rescaled(
         recipe, sizes, dy_scale * w_scale, dtype,
-        lambda computed: grouped_gemm_dgrad(dy_values, w_values, sizes, computed, "bfloat16"),
+        lambda computed: multiply(dy_values, sizes, computed),
     )  # fmt: skip
     return dx, (dy_sums, w_sums)
 
@@ -142,13 +149,55 @@ def _rescaled(
     return (y * rows[:, None]).astype(dtype)
 
 
-def _weights(w: jax.Array, axis: int, recipe: Recipe, counted: bool) -> tuple[jax.Array, ...]:
+def _weights(
+    w: jax.Array, axis: int, recipe: Recipe, counted: bool
+) -> tuple[Callable[[jax.Array, jax.Array, Any], jax.Array], jax.Array, jax.Array]:
+    """A function (rows, sizes, dtype) that multiplies with Q(w) [E, K, N] or, for axis 1, its transpose.
+
+    Blocks lie along the axis that it contracts: 0 (K) or 1 (N). Then the tensor scales f32 [E], which
+    it leaves out, and the sums of STATISTICS.
+    """
     experts, rows, columns = w.shape
-    values, scale, sums = round_trip(
-        w.reshape(experts * rows, columns), jnp.full(experts, rows, jnp.int32), recipe.w, axis,
-        recipe, counted,
-    )  # fmt: skip
-    return values.reshape(w.shape), scale, sums
+    if recipe.w == "bf16":
+        plain = grouped_gemm if axis == 0 else grouped_gemm_dgrad
+        sums = jnp.zeros(_room_for_sums(counted).shape, jnp.float32)
+        return lambda r, n, t: plain(r, w, n, t, "bfloat16"), jnp.ones(experts, jnp.float32), sums
+    kind = FORMATS[recipe.w]
+    scale_rows, scale_columns = kind.scale_counts(rows, columns, axis)
+    codes, scale, tensor_scale, _, sums = _register.call(
+        "quantize",
+        [
+            jax.ShapeDtypeStruct((experts * rows, columns), jnp.uint8),
+            jax.ShapeDtypeStruct((experts * scale_rows, scale_columns), kind.scale),
+            jax.ShapeDtypeStruct((experts,), jnp.float32),
+            jax.ShapeDtypeStruct((experts + 1,), jnp.int32),
+            _room_for_sums(counted),
+        ],
+        w.reshape(experts * rows, columns),
+        jnp.full(experts, rows, jnp.int32),
+        jnp.zeros(4, jnp.int32),
+        row_alignment=1,
+        **_attributes(recipe.w, axis, recipe, stochastic=False),
+    )
+    codes = codes.reshape(w.shape)
+    coded = grouped_gemm_coded if axis == 0 else grouped_gemm_dgrad_coded
+    return lambda r, n, t: coded(r, codes, n, scale, t, kind.code, axis), tensor_scale, sums
+
+
+def _room_for_sums(counted: bool) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((len(STATISTICS) if counted else 0,), jnp.float32)
+
+
+def _attributes(format: str, axis: int, recipe: Recipe, *, stochastic: bool) -> dict[str, Any]:
+    mode = "rceil" if FORMATS[format].has_tensor_scale else recipe.scale_mode
+    return {
+        "format": FORMATS[format].code,
+        "axis": axis,
+        "scale_mode": SCALE_MODES.index(mode),
+        "stochastic": stochastic,
+        "strict": False,
+        "amax_per_group": True,
+    }
 
 
 def round_trip(
@@ -174,17 +223,12 @@ def round_trip(
         [
             jax.ShapeDtypeStruct(x.shape, jnp.bfloat16),
             jax.ShapeDtypeStruct(sizes.shape, jnp.float32),
-            jax.ShapeDtypeStruct((len(STATISTICS) if counted else 0,), jnp.float32),
+            _room_for_sums(counted),
         ],
         x,
         sizes,
         jnp.zeros(4, jnp.int32) if key is None else key,
-        format=FORMATS[format].code,
-        axis=axis,
-        scale_mode=0 if FORMATS[format].has_tensor_scale else SCALE_MODES.index(recipe.scale_mode),
-        stochastic=key is not None,
-        strict=False,
-        amax_per_group=True,
+        **_attributes(format, axis, recipe, stochastic=key is not None),
     )
 
 

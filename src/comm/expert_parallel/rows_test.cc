@@ -37,6 +37,13 @@ struct LineAllocator {
 template <typename T>
 using LineVector = std::vector<T, LineAllocator<T>>;
 
+// Whether both hold the same bits.
+template <typename Vector>
+bool Equal(const Vector& a, const Vector& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
+}
+
 // Buffers of all ranks. Capacity rows of each are between guard rows that nobody may touch.
 template <typename T>
 class World {
@@ -105,11 +112,6 @@ class World {
   std::vector<std::vector<float>> weights_, row_weights_, home_;
 
  private:
-  template <typename Vector>
-  static bool Equal(const Vector& a, const Vector& b) {
-    return a.size() == b.size() &&
-           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
-  }
   template <typename Args>
   static std::vector<const Args*> Pointers(const std::vector<Args>& args) {
     std::vector<const Args*> pointers;
@@ -235,9 +237,7 @@ void CheckWaves(const Shape& shape, int64_t waves, unsigned seed) {
   ASSERT_TRUE(parts.Combine(executor).ok());
   for (int64_t rank = 0; rank < c.group().ranks; ++rank) {
     ASSERT_EQ(parts.home_[rank], whole.home_[rank]);
-    ASSERT_EQ(std::memcmp(parts.y_[rank].data(), whole.y_[rank].data(),
-                          whole.y_[rank].size() * sizeof(T)),
-              0);
+    ASSERT_TRUE(Equal(parts.y_[rank], whole.y_[rank]));
   }
 }
 

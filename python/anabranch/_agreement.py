@@ -98,14 +98,14 @@ def step(number: int) -> Iterator[None]:
     try:
         yield
     except (_processes.ProcessError, jax.errors.JaxRuntimeError, ValueError) as error:
-        raise _failed(f"step {number}", error) from error
+        raise _failed(error) from error
 
 
 def _gather(name: str, mine: bytes) -> list[bytes]:
     try:
         return _processes.gather(name, mine)
     except _processes.ProcessError as error:
-        raise _failed("", error) from error
+        raise _failed(error) from error
 
 
 def _gather_any(name: str, mine: bytes) -> list[bytes]:
@@ -115,7 +115,8 @@ def _gather_any(name: str, mine: bytes) -> list[bytes]:
     return [part[:length] for part, length in zip(parts, lengths, strict=True)]
 
 
-def _failed(where: str, error: Exception) -> RunError:
-    group = _processes.started()
+def _failed(error: Exception) -> RunError:
+    group, step = _processes.started(), _processes.current_step()
+    where = f"step {step}" if step else ""
     text = re.sub(r"^[A-Z_]+: ", "", str(error).split("\n")[0])  # XLA's name of the kind of error
     return RunError(": ".join(part for part in (f"rank {group.rank}", where, text) if part))

@@ -133,8 +133,18 @@ def gather(operation: str, mine: bytes) -> list[bytes]:
 _names: dict[str, bytes] = {}
 
 
+_step = 0
+
+
+def current_step() -> int:
+    """The training step that calls belong to; 0 before the first."""
+    return _step
+
+
 def set_step(step: int) -> None:
     """Tells the engine to which training step the calls from now on belong."""
+    global _step
+    _step = step
     function = _register.library().anabranch_processes_run
     function.argtypes = (ctypes.c_int64,)
     function.restype = None

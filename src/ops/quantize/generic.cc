@@ -13,12 +13,10 @@ constexpr int kLanes = 4;
 // clang-format off
 inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
 inline void StreamHalf(uint16_t* to, VH x) { *reinterpret_cast<VHMemory*>(to) = x; }
-inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
-[[maybe_unused]] inline void StreamPair(uint16_t* to, VF low, VF high) {
-  StreamHalf(to, NarrowToBf16(low));
-  StreamHalf(to + kLanes, NarrowToBf16(high));
-}
 // clang-format on
+
+#include "tile/plain_narrow.inc"
+
 struct Wide {
   VU low, high;
 };

@@ -15,11 +15,9 @@ inline void StreamStore(float* to, VF x) { _mm256_stream_ps(to, x); }
 inline void StreamHalf(uint16_t* to, VH x) {
   _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(x));
 }
-inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
-[[maybe_unused]] inline void StreamPair(uint16_t* to, VF low, VF high) {
-  StreamHalf(to, NarrowToBf16(low));
-  StreamHalf(to + kLanes, NarrowToBf16(high));
-}
+
+#include "tile/plain_narrow.inc"
+
 struct Wide {
   VU low, high;
 };

@@ -14,11 +14,9 @@ constexpr int kLanes = 4;
 inline void StreamStore(float* to, VF x) { StoreFloats(to, x); }
 inline void StreamHalf(uint16_t* to, VH x) { *reinterpret_cast<VHMemory*>(to) = x; }
 // clang-format on
-inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
-[[maybe_unused]] inline void StreamPair(uint16_t* to, VF low, VF high) {
-  StreamHalf(to, NarrowToBf16(low));
-  StreamHalf(to + kLanes, NarrowToBf16(high));
-}
+
+#include "tile/plain_narrow.inc"
+
 inline VU TopCodes(const uint8_t* from) { return VU{from[0], from[1], from[2], from[3]} << 24; }
 inline bool AnyLane(VU x) { return (x[0] | x[1] | x[2] | x[3]) != 0; }
 

@@ -15,11 +15,9 @@ inline void StreamStore(float* to, VF x) { _mm512_stream_ps(to, x); }
 inline void StreamHalf(uint16_t* to, VH x) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(x));
 }
-inline VH NarrowToBf16(VF x) { return __builtin_convertvector(RoundToBf16Bits(x), VH); }
-[[maybe_unused]] inline void StreamPair(uint16_t* to, VF low, VF high) {
-  StreamHalf(to, NarrowToBf16(low));
-  StreamHalf(to + kLanes, NarrowToBf16(high));
-}
+
+#include "tile/plain_narrow.inc"
+
 // With a mask: GCC 12 takes the plain form for a use of an uninitialised value.
 inline VU TopCodes(const uint8_t* from) {
   const __m512i codes =

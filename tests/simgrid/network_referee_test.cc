@@ -13,14 +13,10 @@
 
 #include "sim/engine/engine.h"
 #include "sim/engine/network.h"
+#include "simgrid/two_level_platform.h"
 
 namespace anabranch::sim {
 namespace {
-
-constexpr int kHosts = 64;
-constexpr int kDomain = 8;
-constexpr double kScaleUp = 450e9;
-constexpr double kNic = 50e9;
 
 struct Flow {
   int from;
@@ -28,15 +24,7 @@ struct Flow {
   double bytes;
 };
 
-Ports TestPorts() {
-  Ports ports;
-  ports.scale_up = kScaleUp;
-  ports.scale_out = kNic;
-  ports.domain = kDomain;
-  return ports;
-}
-
-// Every host has a port into its domain and a NIC, both full duplex; the fabrics never block.
+// Simulates flows one by one.
 class Referee {
  public:
   static Referee& Get() {
@@ -76,30 +64,7 @@ class Referee {
     for (std::string& word : words) arguments.push_back(word.data());
     int count = static_cast<int>(arguments.size());
     engine_ = new simgrid::s4u::Engine(&count, arguments.data());
-    auto* zone = simgrid::s4u::create_full_zone("world");
-    std::vector<std::pair<simgrid::s4u::Link*, simgrid::s4u::Link*>> up;
-    std::vector<std::pair<simgrid::s4u::Link*, simgrid::s4u::Link*>> nic;
-    const auto link = [&](const std::string& name, double bandwidth) {
-      return zone->create_link(name, bandwidth)->set_latency(0)->seal();
-    };
-    for (int host = 0; host < kHosts; ++host) {
-      const std::string n = std::to_string(host);
-      hosts_.push_back(zone->create_host("h" + n, 1e9)->seal());
-      up.emplace_back(link("uo" + n, kScaleUp), link("ui" + n, kScaleUp));
-      nic.emplace_back(link("no" + n, kNic), link("ni" + n, kNic));
-    }
-    for (int from = 0; from < kHosts; ++from) {
-      for (int to = 0; to < kHosts; ++to) {
-        if (from == to) continue;
-        const bool near = from / kDomain == to / kDomain;
-        const auto& ports = near ? up : nic;
-        zone->add_route(hosts_[from]->get_netpoint(), hosts_[to]->get_netpoint(), nullptr, nullptr,
-                        {simgrid::s4u::LinkInRoute(ports[from].first),
-                         simgrid::s4u::LinkInRoute(ports[to].second)},
-                        false);
-      }
-    }
-    zone->seal();
+    hosts_ = MakeTwoLevelPlatform();
   }
 
   simgrid::s4u::Engine* engine_;

@@ -80,7 +80,3 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 def _command(name: str) -> ModuleType:
     return importlib.import_module(f"anabranch.commands.{name}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

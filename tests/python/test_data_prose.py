@@ -129,7 +129,7 @@ def test_no_known_package_is_an_error(packages, tmp_path):
 def test_command_prints_what_was_built(packages, tmp_path):
     """`anabranch data DIR --prose --out DIR --json FILE`, as a process."""
     _write(tmp_path, "more/file.txt", b"more text\n" * 30)
-    command = [sys.executable, "-m", "anabranch.cli", "data", str(tmp_path / "more"), "--prose"]
+    command = [sys.executable, "-m", "anabranch", "data", str(tmp_path / "more"), "--prose"]
     command += ["--out", str(tmp_path / "store"), "--json", str(tmp_path / "out.json")]
     environment = {**os.environ, "ANABRANCH_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
@@ -152,7 +152,7 @@ def test_command_prints_what_was_built(packages, tmp_path):
 )
 def test_usage_errors_of_the_command_exit_with_2(tmp_path, arguments, message):
     (tmp_path / "empty").mkdir()
-    command = [sys.executable, "-m", "anabranch.cli", "data", *arguments]
+    command = [sys.executable, "-m", "anabranch", "data", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 2

@@ -41,7 +41,7 @@ def start(ranks: int, *command: object, folder: pathlib.Path, **environment: str
 
 def train(ranks: int, *arguments: object, folder: pathlib.Path, **environment: str):
     folder.mkdir(exist_ok=True)
-    command = ("-m", "anabranch.cli", "train", *arguments)
+    command = ("-m", "anabranch", "train", *arguments)
     return start(ranks, *command, folder=folder, **environment)
 
 
@@ -144,7 +144,7 @@ def test_a_rank_that_stops_is_named_in_time_and_one_that_recovers_changes_nothin
 
 @needs_mpi
 def test_ranks_started_with_different_arguments_are_refused(text, tmp_path):
-    arguments = ["-m", "anabranch.cli", "train", *tiny_arguments(text), "--out", tmp_path / "run"]
+    arguments = ["-m", "anabranch", "train", *tiny_arguments(text), "--out", tmp_path / "run"]
     one = ["-np", "1", sys.executable, *map(str, arguments)]
     result = subprocess.run(
         [MPIRUN, *one, "--seed=1", ":", *one, "--seed=2"],

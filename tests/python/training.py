@@ -79,7 +79,7 @@ def tiny_arguments(text: pathlib.Path, *settings: str) -> list[str]:
 
 def command(*arguments: object, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "anabranch.cli", *map(str, arguments)],
+        [sys.executable, "-m", "anabranch", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
     )  # fmt: skip
 

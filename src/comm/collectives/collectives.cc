@@ -11,58 +11,43 @@ namespace {
 // Elements of a unit of work: 256 KiB, well above the cost of handing it out.
 constexpr int64_t kUnit = 1 << 16;
 
-// The subtree of kRanks ranks, the first of which is at `from`.
-template <int kRanks>
-inline float Subtree(void* const* from, int64_t i) {
-  if constexpr (kRanks == 1) {
-    return static_cast<const float*>(*from)[i];
-  } else {
-    return Subtree<kRanks / 2>(from, i) + Subtree<kRanks / 2>(from + kRanks / 2, i);
+// Elements whose partial sums stay in the first level of cache, one array for each level of the
+// tree.
+constexpr int64_t kBlock = 1 << 10;
+
+// y[0, count) = the subtree of `ranks` ranks, the first of which is at `from`, from element `begin`
+// on. No more than kBlock elements.
+void Subtree(void* const* from, int ranks, int64_t begin, int64_t count, float* y) {
+  const auto of = [&](int rank) { return static_cast<const float*>(from[rank]) + begin; };
+  if (ranks == 1) {
+    std::copy_n(of(0), count, y);
+    return;
   }
-}
-
-template <int kRanks>
-void SumRange(void* const* from, int64_t begin, int64_t end, float* y) {
-  for (int64_t i = begin; i < end; ++i) y[i] = Subtree<kRanks>(from, i);
-}
-
-using Sum = void (*)(void* const* from, int64_t begin, int64_t end, float* y);
-
-Sum FindSum(int ranks) {
-  switch (ranks) {
-    case 1:
-      return SumRange<1>;
-    case 2:
-      return SumRange<2>;
-    case 4:
-      return SumRange<4>;
-    case 8:
-      return SumRange<8>;
-    case 16:
-      return SumRange<16>;
-    case 32:
-      return SumRange<32>;
-    case 64:
-      return SumRange<64>;
-    default:
-      return nullptr;
+  if (ranks == 2) {
+    const float* const a = of(0);
+    const float* const b = of(1);
+    for (int64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
+    return;
   }
+  const int half = ranks - ranks / 2;
+  float second[kBlock];
+  Subtree(from, half, begin, count, y);
+  Subtree(from + half, ranks - half, begin, count, second);
+  for (int64_t i = 0; i < count; ++i) y[i] += second[i];
 }
 
 }  // namespace
 
 Status SumOverRanks(const SumOverRanksArgs& args, const Call& call, Transport& transport,
                     Executor& executor) {
-  const Sum sum = FindSum(transport.size());
-  if (sum == nullptr) {
-    return MakeStatus(StatusCode::kUnimplemented, call.operation, ": ", transport.size(),
-                      " ranks; must be a power of two up to 64");
-  }
   const Window window = {const_cast<float*>(args.x),
                          args.count * static_cast<int64_t>(sizeof(float))};
   return transport.Share(call, {&window, 1}, Access::kPeersRead, [&](void* const* peers) {
     executor.ParallelFor(CeilDiv(args.count, kUnit), [&](int64_t unit, int) {
-      sum(peers, unit * kUnit, std::min(args.count, (unit + 1) * kUnit), args.y);
+      const int64_t end = std::min(args.count, (unit + 1) * kUnit);
+      for (int64_t at = unit * kUnit; at < end; at += kBlock) {
+        Subtree(peers, transport.size(), at, std::min(kBlock, end - at), args.y + at);
+      }
     });
     return Status::Ok();
   });

@@ -12,11 +12,12 @@
 namespace anabranch {
 
 // y[i] = the sum of all ranks' x[i] over a binary tree of neighbours: ((x0 + x1) + (x2 + x3)) + ...
+// An odd number of ranks is split with the larger half first: (x0 + x1) + x2.
 //   Layout    y may be x.
 //   Empty     count = 0 is normal.
 //   Numerics  f32 additions in that order: every rank gets the same bits.
 //   Memory    allocates nothing that grows with count.
-//   Errors    kUnimplemented: the number of ranks is no power of two up to 64.
+//   Errors    the transport's.
 //   Threads   collective; work is spread over the executor.
 struct SumOverRanksArgs {
   const float* x = nullptr;

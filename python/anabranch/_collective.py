@@ -86,6 +86,29 @@ def call(
     return [_register.vary_as(output, aligned[0]) for output in outputs]
 
 
+def gather(x: jax.Array, axis_name: AxisName, *, processes: bool = False) -> jax.Array:
+    """[ranks, ...] of every rank's x along a mesh axis, or several; inside ``jax.shard_map``, not differentiable.
+
+    Between processes by the engine, whose errors name a rank that does not come; else by XLA.
+    """
+    if not processes:
+        return jax.lax.all_gather(x, axis_name)
+    where = place(axis_name, processes=True)
+    result = jax.ShapeDtypeStruct((where.ranks, *x.shape), x.dtype)
+    return call("gather_over_ranks", [result], where, x)[0]
+
+
+def count(x: Any, axis_name: AxisName, *, processes: bool = False) -> Any:
+    """The sum over the ranks of arrays of whole numbers, or a tree of them; otherwise as ``gather``."""
+    if not processes:
+        return jax.lax.psum(x, axis_name)
+
+    def leaf(part: jax.Array) -> jax.Array:
+        return jnp.sum(gather(part, axis_name, processes=True), axis=0, dtype=part.dtype)
+
+    return jax.tree.map(leaf, x)
+
+
 _collective_p = jax.extend.core.Primitive("anabranch_collective")
 _collective_p.multiple_results = True
 

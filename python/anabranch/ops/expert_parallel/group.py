@@ -106,7 +106,7 @@ class ExpertParallel:
                 f"ExpertParallel.prepare: experts must be int32[T, {self.topk}], got "
                 f"{experts.dtype}{list(experts.shape)}"
             )
-        where = _collective.place(self.axis_name, processes=self._processes())
+        where = _collective.place(self.axis_name, processes=self.between_processes())
         table = jnp.asarray(self.owners(where.ranks), jnp.int32)
         local = self.local_experts(where.ranks)
         words = calls.plan_words(where.ranks, self.num_experts, experts.size, local)
@@ -176,15 +176,8 @@ class ExpertParallel:
         tokens = self._tokens("combine", plan)
         options = self.call_options(tokens, weighted=False)
         capacity = options.capacity
-        if (
-            rows.ndim != 2
-            or rows.shape[0] != capacity
-            or rows.dtype
-            not in (
-                jnp.bfloat16,
-                jnp.float32,
-            )
-        ):
+        fits = rows.ndim == 2 and rows.shape[0] == capacity
+        if not fits or rows.dtype not in (jnp.bfloat16, jnp.float32):
             raise ValueError(
                 f"ExpertParallel.combine: rows must be bfloat16 or float32 [{capacity}, H] to fit "
                 f"the plan, got {rows.dtype}{list(rows.shape)}"
@@ -209,14 +202,12 @@ class ExpertParallel:
 
     def call_options(self, tokens: int, weighted: bool) -> calls.Options:
         """What the exchanges of this rank's ``tokens`` tokens need to know."""
-        ranks = jax.lax.axis_size(self.axis_name)
+        ranks, processes = jax.lax.axis_size(self.axis_name), self.between_processes()
         capacity = self.static_capacity(tokens, ranks)
-        domain_size = self.domain_size if self.combine_mode == "two_level" else 0
-        return calls.Options(
-            ranks, tokens, self.topk, capacity, weighted, self._processes(), domain_size
-        )
+        domain = self.domain_size if self.combine_mode == "two_level" else 0
+        return calls.Options(ranks, tokens, self.topk, capacity, weighted, processes, domain)
 
-    def _processes(self) -> bool:
+    def between_processes(self) -> bool:
         """Whether ranks are processes; starts the transport between them if need be."""
         between = self.transport == "mpi" or (self.transport == "auto" and jax.process_count() > 1)
         if between:
@@ -233,9 +224,17 @@ class ExpertParallel:
                     f"axis {self.axis_name!r} has {ranks}"
                 )
             return table
-        few, more = divmod(self.num_experts, ranks)
-        sizes = few + (np.arange(ranks) < more)
+        sizes = [len(part) for part in np.array_split(np.arange(self.num_experts), ranks)]
         return np.repeat(np.arange(ranks, dtype=np.int32), sizes)
+
+    def slots(self, ranks: int) -> np.ndarray:
+        """i32 [E], where each expert lies in an array of L experts a rank, one rank after the other.
+
+        With fewer experts than such slots some are of no expert.
+        """
+        owners = self.owners(ranks)
+        before = np.tril(owners[:, None] == owners, -1).sum(axis=1)
+        return owners * self.local_experts(ranks) + before
 
     def _tokens(self, method: str, plan: ExpertParallelPlan) -> int:
         ranks = jax.lax.axis_size(self.axis_name)

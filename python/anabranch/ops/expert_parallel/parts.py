@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anabranch import _register
+from anabranch import _collective, _register
 from anabranch.ops.expert_parallel.group import ExpertParallel
 from anabranch.ops.ragged_plan import ragged_plan
 
@@ -94,7 +94,8 @@ def cut(
     piece = np.minimum(np.arange(tokens) // max(size, 1), pieces - 1).astype(np.int32)
     by_piece = jnp.where(experts < 0, -1, experts + num_experts * piece[:, None])
     counts = ragged_plan(by_piece, num_experts * pieces).group_sizes.reshape(pieces, num_experts)
-    counts = jax.lax.psum(counts, expert_parallel.axis_name)
+    between = expert_parallel.between_processes()
+    counts = _collective.count(counts, expert_parallel.axis_name, processes=between)
     aligned = -(-counts // group.alignment) * group.alignment
     owners = np.asarray(group.owners(ranks))[:, None] == np.arange(ranks)
     rows = aligned @ jnp.asarray(owners, jnp.int32)  # [pieces, ranks]
@@ -106,7 +107,8 @@ def cut(
         part = part + jnp.where(fits, 0, 1)
         return (jnp.where(fits, used + needed, needed), part), part
 
-    start = (jnp.zeros_like(rows[0]), _register.vary_as(jnp.int32(0), rows))
+    start = (jnp.zeros_like(rows[0]), jnp.int32(0))
+    start = tuple(_register.vary_as(value, rows) for value in start)
     (_, last), of_piece = jax.lax.scan(place, start, rows)
     return of_piece[piece], last + 1
 

@@ -123,7 +123,7 @@ def after_steps(recipe, count, steps=2, change=lambda state: state, data=1):
     take = jax.jit(over.spread(step.make_train_step(recipe, over.tree, over.expert_parallel)))
     for seed in range(steps):
         state, measured = take(state, batch_of(recipe, seed))
-    return jax.device_get((state, measured))
+    return jax.device_get((over.gather(state), measured))
 
 
 EVERYTHING = [
@@ -137,6 +137,23 @@ def test_all_that_sums_over_tokens_has_the_bits_of_one_device(text):
     one = after_steps(recipe, 1)
     assert one[1].applied
     assert_equal_trees(after_steps(recipe, 4), one)
+    # Of three ranks one has twice the sequences of the others, and one two of the eight experts.
+    assert_equal_trees(after_steps(recipe, 3), one)
+
+
+def test_more_ranks_than_experts_have_the_bits_of_one_device(text):
+    recipe = tiny(text, "model.num_experts=3", "train.optimizer=muon")
+    assert_equal_trees(after_steps(recipe, 4), after_steps(recipe, 1))
+
+
+def test_leaves_are_handed_out_in_whole_subtrees():
+    assert token_tree.leaf_runs(8, 3) == [(0, 2), (2, 2), (4, 4)]
+    for ranks_ in range(1, 17):
+        runs = token_tree.leaf_runs(16, ranks_)
+        assert [begin for begin, _ in runs] == [sum(n for _, n in runs[:i]) for i in range(ranks_)]
+        assert sum(count for _, count in runs) == 16
+        assert all(begin % count == 0 and count & (count - 1) == 0 for begin, count in runs)
+        assert max(count for _, count in runs) == 16 >> (ranks_.bit_length() - 1)
 
 
 @pytest.mark.parametrize("data", [2, 4])

@@ -104,7 +104,7 @@ def _backward(
         ignore_index=ignore_index,
         z_loss=z_loss,
         num_leaves=tree.leaves,
-        num_ranks=tree.num_ranks,
+        num_ranks=tree.num_shares,
     )
     return x_grad, w_grad, None  # labels are integers
 

@@ -4,7 +4,10 @@
 T tokens in order are cut into equal leaves, a power of two of them: leaf i is tokens T * i // leaves to
 T * (i + 1) // leaves. A leaf is summed first, then leaves 2 i and 2 i + 1, then pairs of those sums, and so on.
 A rank that holds its share of the tokens holds a run of the leaves, computes their subtree, and the ranks go on
-with the same tree: a gradient, loss or norm has the same bits on 1, 2, 4 and 8 ranks. `psum` keeps no order.
+with the same tree: a gradient, loss or norm has the same bits on any number of ranks. `psum` keeps no order.
+
+When the ranks are no power of two, some hold twice as many leaves as others (`leaf_runs`). Arrays have the shape
+of the larger share: what follows a rank's own tokens is padding, which must contribute zeros.
 
 `scope` says, while a function is traced, what tree its sums belong to; outside of it there is one leaf.
 """
@@ -24,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from anabranch import _collective
-from anabranch.ops.tree_add import tree_add
+from anabranch.ops.tree_add import tree_add, tree_sum
 
 # Mesh axes with their sizes, the axis of neighbouring ranks first.
 Axes = tuple[tuple[str, int], ...]
@@ -32,10 +35,10 @@ Axes = tuple[tuple[str, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class TokenTree:
-    """One rank's part of the tree: its leaves, and the axes over which tokens are spread.
+    """One rank's part of the tree: the most leaves that a rank holds, and the axes over which tokens are spread.
 
-    Leaves and the sizes of axes are powers of two. `processes`: every rank is a process, and the engine's own
-    collectives serve, whose errors name a rank that does not come; else XLA's do.
+    Leaves are a power of two. `processes`: every rank is a process, and the engine's own collectives serve, whose
+    errors name a rank that does not come; else XLA's do.
     """
 
     leaves: int = 1
@@ -43,10 +46,9 @@ class TokenTree:
     processes: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the powers of two."""
-        for count in (self.leaves, *(size for _, size in self.axes)):
-            if count < 1 or count & (count - 1):
-                raise ValueError(f"TokenTree: {self}; leaves and sizes must be powers of two")
+        """Checks the power of two."""
+        if not _is_power_of_two(self.leaves) or any(size < 1 for _, size in self.axes):
+            raise ValueError(f"TokenTree: {self}; leaves must be a power of two, sizes at least 1")
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -57,6 +59,28 @@ class TokenTree:
     def num_ranks(self) -> int:
         """Ranks that share the tree."""
         return math.prod(size for _, size in self.axes)
+
+    @property
+    def num_shares(self) -> int:
+        """How many times the leaves of this rank make up the whole tree."""
+        return 1 << (self.num_ranks.bit_length() - 1)
+
+
+def leaf_runs(leaves: int, ranks: int) -> list[tuple[int, int]]:
+    """First leaf of each rank, and how many it holds: whole subtrees, so that ranks can go on.
+
+    Halves of the leaves go to halves of the ranks, the larger half of an odd number first. `ranks` is at most
+    `leaves`, a power of two.
+    """
+    if ranks == 1:
+        return [(0, leaves)]
+    first = leaf_runs(leaves // 2, ranks - ranks // 2)
+    second = leaf_runs(leaves // 2, ranks // 2)
+    return first + [(leaves // 2 + begin, count) for begin, count in second]
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count >= 1 and count & (count - 1) == 0
 
 
 _ONE_LEAF = TokenTree()
@@ -92,19 +116,15 @@ def sum_over_ranks(x: jax.Array) -> jax.Array:
     return _all_sum(x, axes, current().processes) if axes else x
 
 
-def count_over_ranks(x: jax.Array) -> jax.Array:
-    """The sum of integers over the ranks, in which order does not matter."""
+def count_over_ranks(x: Any) -> Any:
+    """The sum of arrays of whole numbers, or a tree of them, over the ranks; order does not matter."""
     names = current().axis_names
-    if not names:
-        return x
-    if current().processes:
-        return jnp.sum(_gather(x, names, True), axis=0, dtype=x.dtype)
-    return jax.lax.psum(x, names)
+    return _collective.count(x, names, processes=current().processes) if names else x
 
 
 def gather_along(x: jax.Array, axis_name: str) -> jax.Array:
     """The arrays of the ranks along a mesh axis, one after the other along the first; not differentiable."""
-    gathered = _gather(x, (axis_name,), current().processes)
+    gathered = _collective.gather(x, axis_name, processes=current().processes)
     return gathered.reshape(-1, *x.shape[1:])
 
 
@@ -128,7 +148,7 @@ def look_up(table: jax.Array, indices: jax.Array) -> jax.Array:
     The table's gradient is complete on every rank. It is summed in the order of all ranks' tokens, one after
     the other: gathering their rows moves less than summing V of them over the tree would.
     """
-    return _look_up(table, indices, current().axis_names, current().processes)
+    return _look_up(table, indices, current())
 
 
 def _sum(x: jax.Array, leaves: int) -> jax.Array:
@@ -144,25 +164,18 @@ def _sum(x: jax.Array, leaves: int) -> jax.Array:
 
 
 def _exchange(x: jax.Array, axes: Axes, processes: bool) -> jax.Array:
+    names = tuple(name for name, _ in reversed(axes))
     if processes:
-        names = tuple(name for name, _ in reversed(axes))
         where = _collective.place(names, processes=True)
         return _collective.call("sum_over_ranks", [jax.typeof(x)], where, x)[0]
+    if not all(_is_power_of_two(size) for _, size in axes):
+        return tree_sum(jax.lax.all_gather(x, names))
     # Recursive doubling. Addition commutes, so both partners of an exchange get the same bits.
     for name, size in axes:
         for step in (1 << i for i in range(size.bit_length() - 1)):
             theirs = jax.lax.ppermute(x, name, [(rank, rank ^ step) for rank in range(size)])
             x = tree_add(x, theirs)
     return x
-
-
-def _gather(x: jax.Array, names: tuple[str, ...], processes: bool) -> jax.Array:
-    """[ranks, ...] of every rank's x."""
-    if not processes:
-        return jax.lax.all_gather(x, names)
-    where = _collective.place(names, processes=True)
-    result = jax.ShapeDtypeStruct((where.ranks, *x.shape), x.dtype)
-    return _collective.call("gather_over_ranks", [result], where, x)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -200,26 +213,31 @@ _spread.defvjp(
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _look_up(
-    table: jax.Array, indices: jax.Array, names: tuple[str, ...], processes: bool
-) -> jax.Array:
-    del names, processes
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _look_up(table: jax.Array, indices: jax.Array, tree: TokenTree) -> jax.Array:
+    del tree
     return table[indices]
 
 
-def _look_up_backward(
-    names: tuple[str, ...], processes: bool, kept: Any, gradient: jax.Array
-) -> Any:
+def _look_up_backward(tree: TokenTree, kept: Any, gradient: jax.Array) -> Any:
     table, indices = kept
     indices, gradient = indices.reshape(-1), gradient.reshape(-1, table.shape[1])
-    if names:
-        indices = _gather(indices, names, processes).reshape(-1)
-        gradient = _gather(gradient, names, processes).reshape(-1, table.shape[1])
+    if tree.axes:
+        indices, gradient = (_of_all_ranks(array, tree) for array in (indices, gradient))
     return jnp.zeros_like(table).at[indices].add(gradient), None
 
 
 _look_up.defvjp(
-    lambda table, indices, names, processes: (table[indices], (table, indices)),
+    lambda table, indices, tree: (table[indices], (table, indices)),
     _look_up_backward,
 )
+
+
+def _of_all_ranks(x: jax.Array, tree: TokenTree) -> jax.Array:
+    """Every rank's tokens one after the other, without padding."""
+    gathered = _collective.gather(x, tree.axis_names, processes=tree.processes)
+    runs = leaf_runs(tree.leaves * tree.num_shares, tree.num_ranks)
+    own = [x.shape[0] * count // tree.leaves for _, count in runs]
+    if min(own) == x.shape[0]:
+        return gathered.reshape(-1, *x.shape[1:])
+    return jnp.concatenate([part[:count] for part, count in zip(gathered, own, strict=True)])

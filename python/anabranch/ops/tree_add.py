@@ -1,5 +1,5 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-"""One pairwise sum of the tree over tokens."""
+"""Pairwise sums of the tree over tokens."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def tree_add(a: jax.Array, b: jax.Array) -> jax.Array:
 @tree_add.defjvp
 def _tree_add_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     return tree_add(*primals), tangents[0] + tangents[1]
+
+
+def tree_sum(parts: jax.Array) -> jax.Array:
+    """The sum of n >= 1 parts, f32 [n, ...] -> [...], in halves; of an odd number the first is the larger."""
+    count = parts.shape[0]
+    if count == 1:
+        return parts[0]
+    half = count - count // 2
+    return tree_add(tree_sum(parts[:half]), tree_sum(parts[half:]))

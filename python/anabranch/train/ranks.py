@@ -17,10 +17,11 @@ from jax.sharding import PartitionSpec as P
 
 from anabranch import _agreement as processes
 from anabranch import models
+from anabranch.data.reader import IGNORED_LABEL
 from anabranch.errors import UsageError
 from anabranch.ops.expert_parallel import ExpertParallel
 from anabranch.ops.expert_parallel.parts import chunks_for
-from anabranch.ops.token_tree import TokenTree
+from anabranch.ops.token_tree import TokenTree, leaf_runs
 from anabranch.recipes.recipe import Recipe
 
 AXIS = "expert"
@@ -54,23 +55,25 @@ def check(recipe: Recipe) -> None:
             f"parallel.capacity={recipe.parallel.capacity}, parallel.chunks={recipe.parallel.chunks}: go with "
             f"precision.recipe=bf16 alone in this version, not {recipe.precision.recipe}"
         )
-    if leaves % count:
+    if leaves < count:
         raise UsageError(
-            f"--devices {count}: must divide train.reduction_leaves={leaves}, over which sums are taken"
+            f"--devices {count}: at most train.reduction_leaves={leaves}, over which sums are taken"
         )
     sequences = train.batch_size // train.microbatches
-    if sequences % count:
+    # The smallest share of the tokens is one of so many.
+    shares = 1 << (count - 1).bit_length()
+    if sequences % shares:
         of = f" / train.microbatches={train.microbatches}" if train.microbatches > 1 else ""
-        raise UsageError(f"--devices {count}: must divide train.batch_size={train.batch_size}{of}")
+        need = "must divide" if shares == count else f"{shares} must divide"
+        raise UsageError(f"--devices {count}: {need} train.batch_size={train.batch_size}{of}")
+    if shares != count and any(layer is not None for layer in low):
+        raise UsageError(
+            f"--devices {count}: precision.recipe={recipe.precision.recipe} goes with a power of two alone; "
+            "others pad their tokens, and blocks would hold padding"
+        )
     data = recipe.parallel.data
     if data < 1 or count % data:
         raise UsageError(f"parallel.data={data}: must divide --devices {count}")
-    if model.num_moe_layers and model.num_experts % (count // data):
-        of = f" / parallel.data={data}" if data > 1 else ""
-        raise UsageError(
-            f"--devices {count}{of}: must divide model.num_experts={model.num_experts}; every rank "
-            "holds as many experts"
-        )
 
 
 class Ranks:
@@ -84,8 +87,9 @@ class Ranks:
         self._between_processes = processes.count() > 1
         # Ranks of one group are neighbours in the order of tokens.
         axes = ((AXIS, self.count // data), (DATA_AXIS, data))
+        runs = leaf_runs(recipe.train.reduction_leaves, self.count)
         self.tree = TokenTree(
-            recipe.train.reduction_leaves // self.count,
+            max(leaves for _, leaves in runs),
             tuple(axis for axis in axes if axis[1] > 1),
             self._between_processes,
         )
@@ -103,7 +107,7 @@ class Ranks:
                 f"--devices {self.count}: this process has {len(devices)}; jax was started before"
             )
         self.expert_parallel = _expert_parallel(recipe) if self.count > data else None
-        self._microbatches = recipe.train.microbatches
+        self._order = _sequences_by_rank(recipe).reshape(-1)
         self._mesh = jax.sharding.Mesh(
             np.array(devices[: self.count]).reshape(data, -1), (DATA_AXIS, AXIS)
         )
@@ -115,9 +119,10 @@ class Ranks:
         )
 
     def place(self, tree: Any) -> Any:
-        """The same arrays where `specs` wants them."""
+        """The same arrays where `specs` wants them; of experts every rank gets as many, zeros if need be."""
         if self.count == 1:
             return tree
+        tree = self._map_experts(self._spread_out, tree)
         shardings = jax.tree.map(
             lambda spec: NamedSharding(self._mesh, spec),
             self.specs(tree),
@@ -136,9 +141,13 @@ class Ranks:
 
     def gather(self, tree: Any) -> Any:
         """The same arrays whole on the first device of this process; every process must call it."""
+        if self.count == 1:
+            return tree
         if self._between_processes:
-            return jax.tree.map(_whole, tree)
-        return tree if self.count == 1 else jax.device_put(tree, jax.devices()[0])
+            tree = jax.tree.map(_whole, tree)
+        else:
+            tree = jax.device_put(tree, jax.devices()[0])
+        return self._map_experts(lambda array, slots: array[slots], tree)
 
     def spread(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """The function of (state, batch) of all ranks, made of that of one.
@@ -155,14 +164,49 @@ class Ranks:
                 step, mesh=self._mesh, in_specs=(specs, P((DATA_AXIS, AXIS))), out_specs=(specs, P()),
                 check_vma=False,
             )  # fmt: skip
-            return run(state, jax.tree.map(self._by_rank, batch))
+            return run(state, {name: self._by_rank(name, batch[name]) for name in batch})
 
         return everywhere
 
-    def _by_rank(self, array: jax.Array) -> jax.Array:
-        """[B, ...] in the order (rank, microbatch, sequence) from (microbatch, rank, sequence)."""
-        groups = array.reshape(self._microbatches, self.count, -1, *array.shape[1:])
-        return groups.swapaxes(0, 1).reshape(array.shape)
+    def _by_rank(self, name: str, array: jax.Array) -> jax.Array:
+        """[B, ...] in the order of ranks, with sequences of padding where a rank has fewer than others."""
+        fill = jnp.full_like(array[:1], IGNORED_LABEL if name == "labels" else 0)
+        return jnp.concatenate([array, fill])[self._order]
+
+    def _map_experts(self, function: Callable[[jax.Array, np.ndarray], Any], tree: Any) -> Any:
+        """`function` of experts' arrays and each expert's slot, where ranks do not hold equally many."""
+        if self.expert_parallel is None:
+            return tree
+        slots = self.expert_parallel.slots(self._mesh.shape[AXIS])
+        if len(slots) == self._num_slots():
+            return tree
+
+        def leaf(path: Any, array: jax.Array) -> Any:
+            # An optimizer may keep nothing of a parameter.
+            return function(array, slots) if models.is_expert(path) and array.size else array
+
+        return jax.tree_util.tree_map_with_path(leaf, tree)
+
+    def _num_slots(self) -> int:
+        ranks = self._mesh.shape[AXIS]
+        return ranks * self.expert_parallel.local_experts(ranks)
+
+    def _spread_out(self, array: jax.Array, slots: np.ndarray) -> jax.Array:
+        return jnp.zeros((self._num_slots(), *array.shape[1:]), array.dtype).at[slots].set(array)
+
+
+def _sequences_by_rank(recipe: Recipe) -> np.ndarray:
+    """Sequences of a batch by [rank, microbatch, sequence]; -1 is padding."""
+    train = recipe.train
+    sequences, leaves = train.batch_size // train.microbatches, train.reduction_leaves
+    runs = leaf_runs(leaves, recipe.parallel.devices)
+    room = max(sequences * count // leaves for _, count in runs)
+    order = np.full((len(runs), train.microbatches, room), -1)
+    for rank, (begin, count) in enumerate(runs):
+        own = np.arange(sequences * begin // leaves, sequences * (begin + count) // leaves)
+        for microbatch in range(train.microbatches):
+            order[rank, microbatch, : len(own)] = microbatch * sequences + own
+    return order
 
 
 def _expert_parallel(recipe: Recipe) -> ExpertParallel:
@@ -171,7 +215,8 @@ def _expert_parallel(recipe: Recipe) -> ExpertParallel:
     options: dict[str, Any] = {"waves": parallel.waves, "chunks": parallel.chunks}
     if parallel.capacity != "worst":
         capacity = int(parallel.capacity)
-        tokens = train.batch_size // train.microbatches // parallel.devices * train.sequence_length
+        sequences = _sequences_by_rank(recipe).shape[2]
+        tokens = sequences * train.sequence_length
         given = ExpertParallel(model.num_experts, model.topk, AXIS)
         try:
             needed = chunks_for(given, capacity, tokens, parallel.devices // parallel.data)

@@ -122,7 +122,9 @@ def _squared_norms(gradients: Any, expert_parallel: Any) -> jax.Array:
             return sum_of_squares(gradient)
         by_expert = sum_of_squares(gradient, by_row=True)
         if expert_parallel is not None:
-            by_expert = token_tree.gather_along(by_expert, expert_parallel.axis_name)
+            axis = expert_parallel.axis_name
+            slots = expert_parallel.slots(jax.lax.axis_size(axis))
+            by_expert = token_tree.gather_along(by_expert, axis)[slots]
         return _sum_in_pairs(by_expert)
 
     return jnp.stack(jax.tree.leaves(jax.tree_util.tree_map_with_path(leaf, gradients)))

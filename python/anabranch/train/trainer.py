@@ -260,7 +260,7 @@ class Trainer:
         if self.saved_step == self.position.step:
             return
         self.progress.phase("writing a checkpoint")
-        state = self.state if processes.count() == 1 else self.ranks.gather(self.state)
+        state = self.ranks.gather(self.state)
         processes.from_first("writing a checkpoint", lambda: self._write(log, state))
         self.saved_step = self.position.step
 

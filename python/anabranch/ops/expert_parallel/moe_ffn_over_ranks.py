@@ -28,7 +28,8 @@ def moe_ffn_over_ranks(
     *matrices: jax.Array,
 ) -> jax.Array:
     """``anabranch.moe_ffn`` of checked operands; ``products`` are those of a low-precision recipe, or None."""
-    local = expert_parallel.local_experts(jax.lax.axis_size(expert_parallel.axis_name))
+    ranks = jax.lax.axis_size(expert_parallel.axis_name)
+    local = expert_parallel.local_experts(ranks)
     if matrices[0].shape[0] != local:
         raise ValueError(
             f"moe_ffn: w_gate {list(matrices[0].shape)} must have {local} experts, a rank's "
@@ -46,7 +47,8 @@ def moe_ffn_over_ranks(
         )
     plan = expert_parallel.prepare(experts)
     rows, row_weights = expert_parallel.dispatch(plan, x, weights)
-    products = low_precision.on_rank(products, expert_parallel.axis_name, local)
+    owners = expert_parallel.owners(ranks)
+    products = low_precision.on_rank(products, expert_parallel.axis_name, owners)
     given = (rows, row_weights, matrices, plan.group_sizes)
     rows = low_precision.expert_rows(activation, *given, products)
     return expert_parallel.combine(plan, rows)

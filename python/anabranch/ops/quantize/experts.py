@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from anabranch import _register
 from anabranch.ops import reference
@@ -30,10 +31,10 @@ def products_of(recipe: Any, dtype: jnp.dtype, op: str) -> tuple[scope.Product, 
 
 
 def on_rank(
-    products: tuple[scope.Product, ...], axis_name: str, num_experts: int
+    products: tuple[scope.Product, ...], axis_name: str, owners: np.ndarray
 ) -> tuple[scope.Product, ...]:
-    """The products of a rank that holds `num_experts`: the same draws as on one device."""
-    first = jax.lax.axis_index(axis_name) * num_experts
+    """The products of a rank: the same draws as on one device. `owners` i32 [E], ascending, has each expert's rank."""
+    first = jnp.searchsorted(jnp.asarray(owners), jax.lax.axis_index(axis_name))
     return tuple(p._replace(key=p.key.at[3].set(first.astype(jnp.int32))) for p in products)
 
 

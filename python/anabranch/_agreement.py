@@ -8,6 +8,7 @@ process every function here does the obvious.
 import contextlib
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,10 @@ import numpy as np
 
 from anabranch import _processes
 from anabranch.errors import RunError, UsageError
+
+# What a process says while the first works for all.
+_WORKS, _DONE, _WAITS = b"w", b"d", b" "
+_SIGNS_PER_TIMEOUT = 4
 
 
 def count() -> int:
@@ -33,30 +38,56 @@ def is_first() -> bool:
 def from_first(name: str, function: Callable[[], Any]) -> Any:
     """What `function` returns in the first process, in every process: JSON-able. `name` stands in errors.
 
-    Its UsageError and RunError are raised in every process.
+    Its UsageError and RunError are raised in every process. It may take any time: the first process tells the
+    others that it lives.
     """
     if count() == 1:
         return function()
     outcome: dict[str, Any] = {}
     if is_first():
-        try:
-            outcome = {"value": function()}
-        except (UsageError, RunError) as error:
-            outcome = {"error": str(error), "usage": isinstance(error, UsageError)}
+        with _signs_of_life(name):
+            try:
+                outcome = {"value": function()}
+            except (UsageError, RunError) as error:
+                outcome = {"error": str(error), "usage": isinstance(error, UsageError)}
+    else:
+        while _gather(name, _WAITS)[0] == _WORKS:
+            pass
     outcome = json.loads(_gather_any(name, json.dumps(outcome).encode())[0])
     if "error" in outcome:
         raise (UsageError if outcome["usage"] else RunError)(outcome["error"])
     return outcome["value"]
 
 
+@contextlib.contextmanager
+def _signs_of_life(name: str) -> Iterator[None]:
+    """Of the first process, while the others wait: each is a gather, and so is the end of them.
+
+    A thread gives them, so they stop when the process stops, and not while one call takes long.
+    """
+    ended = threading.Event()
+
+    def give() -> None:
+        # An error is one of all ranks and comes back at the next call.
+        with contextlib.suppress(RunError):
+            while not ended.wait(_processes.timeout() / _SIGNS_PER_TIMEOUT):
+                _gather(name, _WORKS)
+
+    thread = threading.Thread(target=give, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    _gather(name, _DONE)
+
+
 def first_then_others(name: str, function: Callable[[], Any]) -> Any:
     """`function()` of every process, in the first before the others: what it leaves on disk, they find."""
-    if is_first():
-        result = function()
-        from_first(name, lambda: None)
-        return result
-    from_first(name, lambda: None)
-    return function()
+    results: list[Any] = []
+    from_first(name, lambda: results.append(function()))
+    return results[0] if is_first() else function()
 
 
 def any_process(name: str, flag: bool) -> bool:

@@ -133,6 +133,13 @@ def gather(operation: str, mine: bytes) -> list[bytes]:
 _names: dict[str, bytes] = {}
 
 
+def timeout() -> float:
+    """Seconds that a rank waits for the others (``ANABRANCH_COMM_TIMEOUT_SECONDS``), as the engine does."""
+    function = _register.library().anabranch_comm_timeout
+    function.restype = ctypes.c_double
+    return float(function())
+
+
 _step = 0
 
 

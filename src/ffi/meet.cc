@@ -25,6 +25,11 @@ MeetingPlace& ProcessMeetingPlace() {
 
 }  // namespace anabranch::ffi
 
+// How long a rank waits for the others, in seconds, as the environment says.
+extern "C" __attribute__((visibility("default"))) double anabranch_comm_timeout() {
+  return static_cast<double>(anabranch::ffi::CommTimeout().count()) / 1000;
+}
+
 // How long a rank waits for the others, for meetings that begin from now on.
 extern "C" __attribute__((visibility("default"))) void anabranch_set_comm_timeout(double seconds) {
   const std::chrono::milliseconds timeout(static_cast<int64_t>(1000 * seconds));

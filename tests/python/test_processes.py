@@ -158,7 +158,7 @@ def test_ranks_started_with_different_arguments_are_refused(text, tmp_path):
 
 
 EXCHANGE = """
-import sys
+import functools, sys
 import anabranch as ab
 from anabranch import _processes
 group = _processes.start_processes()
@@ -187,6 +187,38 @@ y, gradient = run(put(ids), put(x))
 mine = slice(group.rank * tokens, (group.rank + 1) * tokens)
 np.testing.assert_array_equal(y.addressable_data(0), topk * x[mine])
 np.testing.assert_array_equal(gradient.addressable_data(0), 2 * topk * topk * x[mine])
+
+# A layer whose rows come in at most three parts, one rank's tokens all to one expert: beside one device.
+rows = group.size * tokens
+ids[: rows // 2] = [0, 1]
+draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+weights, y_grad = draw(rows, topk), draw(rows, hidden)
+matrices = [draw(experts, hidden, 4), draw(experts, hidden, 4), draw(experts, 4, hidden)]
+place = ExpertParallel(num_experts=experts, topk=topk).slots(group.size)
+spread = lambda w: np.zeros((max(place) + 1 + -(max(place) + 1) % group.size, *w.shape[1:]), w.dtype)
+
+def layer(x, ids, weights, y_grad, *matrices, ep=None):
+    f = lambda x, w, *m: ab.moe_ffn(x, ab.Routing(ids, w, None), *m, expert_parallel=ep)
+    y, pull = jax.vjp(f, x, weights, *matrices)
+    return y, *pull(y_grad)
+
+expected = jax.jit(layer)(x, ids, weights, y_grad, *matrices)
+padded = []
+for matrix in matrices:
+    padded.append(spread(matrix))
+    padded[-1][place] = matrix
+chunked = ExpertParallel(num_experts=experts, topk=topk, chunks=3)
+body = functools.partial(layer, ep=chunked)
+run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
+actual = run(*map(put, (x, ids, weights, y_grad, *padded)))
+for have, want in zip(actual[:3], expected[:3], strict=True):
+    np.testing.assert_array_equal(have.addressable_data(0), np.asarray(want)[mine])
+for have, want in zip(actual[3:], expected[3:], strict=True):
+    have = np.asarray(have.addressable_data(0))
+    own = place // len(have) == group.rank
+    # Three f32 sums of at most 12 rows in place of one.
+    bound = 15 * 2.0**-24 * 12 * np.abs(want).max()
+    np.testing.assert_allclose(have[place[own] % len(have)], np.asarray(want)[own], rtol=0, atol=bound)
 sys.stdout.write(f"rank {group.rank} ok\\n")
 sys.stdout.flush()
 _processes.end()
@@ -203,6 +235,37 @@ def test_rows_travel_between_processes_and_back_with_gradients(tmp_path):
     assert sorted(line for line in out.splitlines() if line.startswith("rank")) == [
         "rank 0 ok", "rank 1 ok",
     ]  # fmt: skip
+
+
+# What rank 0 does for all takes longer than ranks wait for each other; one that has stopped is still found.
+WORK = """
+import os, signal, sys, time
+from anabranch import _agreement, _processes
+group = _processes.start()
+assert _agreement.from_first("evaluating", lambda: time.sleep(3) or 7) == 7
+sys.stdout.write(f"rank {group.rank} ok\\n")
+sys.stdout.flush()
+try:
+    _agreement.from_first("evaluating", lambda: os.kill(os.getpid(), signal.SIGSTOP))
+except Exception as error:
+    assert "evaluating" in str(error) and "rank 0 did not come within 1 s" in str(error), error
+    sys.stdout.write("rank 1 was told\\n")
+    sys.stdout.flush()
+    os.kill(int(open("pid.0").read()), signal.SIGKILL)
+os._exit(0)
+"""
+
+
+@needs_mpi
+def test_what_the_first_rank_does_for_all_may_take_longer_than_ranks_wait(tmp_path):
+    (tmp_path / "work.py").write_text(WORK)
+    path = os.pathsep.join(sys.path)
+    process = start(
+        2, "work.py", folder=tmp_path, PYTHONPATH=path, ANABRANCH_COMM_TIMEOUT_SECONDS="1"
+    )
+    out, err = process.communicate(timeout=400)
+    for line in ("rank 0 ok", "rank 1 ok", "rank 1 was told"):
+        assert line in out, (out, err)
 
 
 def test_an_engine_without_mpi_says_what_is_missing(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ namespace anabranch {
 
 // y[i] = the sum of all ranks' x[i] over a binary tree of neighbours: ((x0 + x1) + (x2 + x3)) + ...
 // An odd number of ranks is split with the larger half first: (x0 + x1) + x2.
-//   Layout    y may be x.
+//   Aliasing  y and x do not overlap: peers read x while y is written.
 //   Empty     count = 0 is normal.
 //   Numerics  f32 additions in that order: every rank gets the same bits.
 //   Memory    allocates nothing that grows with count.

@@ -238,6 +238,20 @@ def test_offload_needs_its_link():
     assert fast["memory_gib_max_rank"] < kept["memory_gib_max_rank"]
 
 
+def test_a_torus_is_no_switch():
+    # 512 chips are 8 x 8 x 8. Gathers over all of them use all links; an exchange within 64 is one
+    # layer of 8 x 8, whose bisection is narrower than its chips' ports.
+    words = {"hw": "tpu_v5p:512", "layout_text": "fsdp,ep64", "batch": 512}
+    options = "recompute=full,overlap=off"
+    torus = run(**words, options=options)
+    switch = run(**words, options=options, what_if="torus_axes=0")
+    assert torus["exposed"]["ep"] > 2 * switch["exposed"]["ep"]
+    whole = {"hw": "tpu_v5p:512", "layout_text": "fsdp", "batch": 512}
+    torus = run(**whole, options=options)
+    switch = run(**whole, options=options, what_if="torus_axes=0")
+    assert torus["step_seconds"] == pytest.approx(switch["step_seconds"])
+
+
 def test_muon_trades_memory_for_products():
     words = dict(model="kimi-k2", hw="gb300:256", recipe="mxfp8", layout_text="pp4,vp4,ep64",
                  batch=4096)  # fmt: skip

@@ -23,6 +23,7 @@ FIELDS: dict[str, tuple[str, float]] = {
     "hbm_gib": ("hbm_capacity", 2.0**30),
     "hbm_gb_per_s": ("hbm_bandwidth", 1e9),
     "scale_up_domain": ("scale_up_domain", 1),
+    "torus_axes": ("torus_axes", 1),
     "scale_up_gb_per_s": ("scale_up_bandwidth", 1e9),
     "scale_up_latency_us": ("scale_up_latency", 1e-6),
     "scale_out_gb_per_s": ("scale_out_bandwidth", 1e9),
@@ -58,6 +59,7 @@ _MAY_BE_ZERO = (
     "fp8",
     "fp4",
     "host",
+    "torus_axes",
 )
 MACHINE = "machine"
 
@@ -143,6 +145,7 @@ def measure_machine() -> Hardware:
         "scale_out_gb_per_s": 1.25,
         "scale_out_latency_us": 50.0,
         "scale_up_latency_us": 2.0,
+        "torus_axes": 0,
         "sms": max(engine.num_threads(), 1),
         "collective_sms": 0,
         "fp8_tflops": bf16,
@@ -181,8 +184,8 @@ def _read(name: str, text: str) -> Hardware:
     base = get(data.pop("base")) if "base" in data else None
     description = str(data.pop("description", name))
     citations = data.pop("sources", {})
-    constants: dict[str, float] = dict(base.constants) if base else {}
-    sources: dict[str, str] = dict(base.sources) if base else {}
+    constants: dict[str, float] = dict(base.constants) if base else {"torus_axes": 0.0}
+    sources: dict[str, str] = dict(base.sources) if base else {"torus_axes": "not given: a switch"}
     for key, entry in data.items():
         if key not in FIELDS:
             near = difflib.get_close_matches(key, FIELDS, n=3, cutoff=0.4)

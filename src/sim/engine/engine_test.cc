@@ -133,6 +133,60 @@ TEST(Network, GathersAreHierarchical) {
   EXPECT_DOUBLE_EQ(AllGather(ports, strided, 800).scale_out, 800 * 15.0 / 16 / 10);
 }
 
+// The shapes of TPU v5p slices.
+TEST(Torus, IsNearlyACube) {
+  const auto shape = [](int64_t ranks) { return TorusShape(ranks, 3); };
+  EXPECT_EQ(shape(8), (std::vector<int64_t>{2, 2, 2}));
+  EXPECT_EQ(shape(32), (std::vector<int64_t>{2, 4, 4}));
+  EXPECT_EQ(shape(64), (std::vector<int64_t>{4, 4, 4}));
+  EXPECT_EQ(shape(128), (std::vector<int64_t>{4, 4, 8}));
+  EXPECT_EQ(shape(256), (std::vector<int64_t>{4, 8, 8}));
+  EXPECT_EQ(shape(1024), (std::vector<int64_t>{8, 8, 16}));
+  EXPECT_EQ(shape(6144), (std::vector<int64_t>{16, 16, 24}));
+  EXPECT_EQ(shape(7), (std::vector<int64_t>{1, 1, 7}));
+  EXPECT_EQ(TorusShape(16, 2), (std::vector<int64_t>{4, 4}));
+  EXPECT_TRUE(TorusShape(16, 0).empty());
+}
+
+// Links of 10 bytes per second: six of them are a chip's port of 60.
+Ports TorusPorts(int64_t ranks) {
+  Ports ports{60, 1, 0, 0, 8192};
+  ports.torus = TorusShape(ranks, 3);
+  return ports;
+}
+
+TEST(Torus, GathersUseTheLinksOfTheirAxes) {
+  const Ports cube = TorusPorts(64);
+  // All six links bring 63 / 64 of 640 bytes; along one axis two links bring three quarters.
+  EXPECT_DOUBLE_EQ(AllGather(cube, MakeGroup(cube, 64, 1), 640).Seconds(), 630.0 / 60);
+  for (const int64_t stride : {1, 4, 16}) {
+    EXPECT_DOUBLE_EQ(AllGather(cube, MakeGroup(cube, 4, stride), 640).Seconds(), 480.0 / 20);
+  }
+  EXPECT_DOUBLE_EQ(AllGather(cube, MakeGroup(cube, 16, 4), 640).Seconds(), 600.0 / 40);
+  // Every second chip of a ring: two groups share its links.
+  EXPECT_DOUBLE_EQ(AllGather(cube, MakeGroup(cube, 2, 2), 640).Seconds(), 320.0 / 10);
+  // Eight chips are no torus: a corner has three links.
+  const Ports mesh = TorusPorts(8);
+  EXPECT_DOUBLE_EQ(AllGather(mesh, MakeGroup(mesh, 8, 1), 640).Seconds(), 560.0 / 30);
+}
+
+TEST(Torus, ExchangesAreBoundByTheBisection) {
+  const Ports cube = TorusPorts(64);
+  // A ring of four, 10 bytes to each of three: 1 + 2 + 1 hops over two links.
+  EXPECT_DOUBLE_EQ(AllToAll(cube, MakeGroup(cube, 4, 1), 30, 0).Seconds(), 40.0 / 20);
+  // The cube, a byte to each of 63: 32 chips send 32 bytes each over the 2 x 16 links between
+  // halves.
+  EXPECT_DOUBLE_EQ(AllToAll(cube, MakeGroup(cube, 64, 1), 63, 0).Seconds(), 32.0 * 32 / 32 / 10);
+  // 4 x 4 x 8: the longest axis binds: 64 chips, 64 bytes each, over 2 x 16 links.
+  const Ports twice = TorusPorts(128);
+  EXPECT_DOUBLE_EQ(AllToAll(twice, MakeGroup(twice, 128, 1), 127, 0).Seconds(),
+                   64.0 * 64 / 32 / 10);
+  // 2 x 2 x 2 without rings: 4 chips, 4 bytes each, over 4 links.
+  const Ports mesh = TorusPorts(8);
+  EXPECT_DOUBLE_EQ(AllToAll(mesh, MakeGroup(mesh, 8, 1), 7, 0).Seconds(), 4.0 * 4 / 4 / 10);
+  EXPECT_DOUBLE_EQ(Send(cube, true, 50).Seconds(), 5);  // one hop, one link
+}
+
 TEST(Network, InfiniteBandwidthCostsNoTime) {
   Ports ports;
   ports.scale_up = ports.scale_out = INFINITY;

@@ -2,7 +2,10 @@
 #include "sim/engine/network.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+
+#include "base/context.h"
 
 namespace anabranch::sim {
 namespace {
@@ -28,11 +31,79 @@ double Load(const Transfer& transfer, int port) {
   return (port == 0 ? transfer.scale_up : transfer.scale_out) / busiest;
 }
 
+// Where a group lies on one axis of a torus: `extent` members, `gap` chips apart.
+struct Side {
+  int64_t extent;
+  int64_t gap;
+  bool ring;
+};
+
+std::vector<Side> SidesOf(const Ports& ports, int64_t ranks, int64_t stride) {
+  const int64_t chips =
+      std::accumulate(ports.torus.begin(), ports.torus.end(), int64_t{1}, std::multiplies<>());
+  std::vector<Side> sides;
+  int64_t inner = 1;  // chips of one layer across this axis
+  for (const int64_t size : ports.torus) {
+    const int64_t gap = std::clamp<int64_t>(stride / inner, 1, size);
+    const int64_t reach = std::clamp<int64_t>(CeilDiv(stride * ranks, inner), 1, size);
+    const int64_t extent = std::max<int64_t>(reach / gap, 1);
+    sides.push_back({extent, gap, size % 4 == 0 && chips >= 64 && extent * gap == size});
+    inner *= size;
+  }
+  return sides;
+}
+
+// Bytes on the busiest link of the axis when every member of the group, `ranks` in all, sends a
+// byte to every other, gap by gap.
+double LinkBytes(const Side& side, double ranks) {
+  const double extent = static_cast<double>(side.extent);
+  const double half = static_cast<double>(side.extent / 2);
+  // On a ring a byte takes the shorter way: hops to all others, over two links. On a line the
+  // middle link carries what the members of one half send to the other.
+  const double crossing = side.ring ? half * (extent - half) / 2 : half * (extent - half);
+  return static_cast<double>(side.gap) * crossing * ranks / extent;
+}
+
+void PlaceOnTorus(const Ports& ports, int64_t stride, Group* group) {
+  double links = 0;
+  double busiest = 0;
+  const double ranks = static_cast<double>(group->local);
+  for (const Side& side : SidesOf(ports, group->local, stride)) {
+    if (side.extent <= 1) continue;
+    links += (side.ring ? 2.0 : 1.0) / static_cast<double>(side.gap);
+    busiest = std::max(busiest, LinkBytes(side, ranks));
+  }
+  const double all = 2 * static_cast<double>(ports.torus.size());
+  if (links <= 0) return;
+  group->gather = all / links;
+  group->exchange = all * busiest / (ranks - 1);
+}
+
 }  // namespace
 
+std::vector<int64_t> TorusShape(int64_t ranks, int64_t axes) {
+  std::vector<int64_t> shape;
+  for (; axes > 0; --axes) {
+    // The largest divisor that is no longer than the side of a cube of the rest.
+    int64_t side = 1;
+    for (int64_t n = 1; n <= ranks; ++n) {
+      int64_t power = 1;
+      for (int64_t i = 0; i < axes; ++i) power = power > ranks ? power : power * n;
+      if (power > ranks) break;
+      if (ranks % n == 0) side = n;
+    }
+    shape.push_back(axes == 1 ? ranks : side);
+    ranks /= shape.back();
+  }
+  return shape;
+}
+
 Group MakeGroup(const Ports& ports, int64_t ranks, int64_t stride) {
-  const int64_t room = std::max<int64_t>(ports.domain / std::max<int64_t>(stride, 1), 1);
-  return Group{ranks, std::gcd(ranks, std::min(room, ranks))};
+  stride = std::max<int64_t>(stride, 1);
+  const int64_t room = std::max<int64_t>(ports.domain / stride, 1);
+  Group group{ranks, std::gcd(ranks, std::min(room, ranks))};
+  if (!ports.torus.empty()) PlaceOnTorus(ports, stride, &group);
+  return group;
 }
 
 Transfer AllGather(const Ports& ports, const Group& group, double bytes) {
@@ -43,17 +114,18 @@ Transfer AllGather(const Ports& ports, const Group& group, double bytes) {
   // over its own NIC and its own piece arrive over the scale-up port.
   const double remote = bytes * (1 - local / ranks) / local;
   const double up = bytes * (1 - 1 / local);
-  return Make(ports, up, remote);
+  return Make(ports, group.gather * up, remote);
 }
 
 Transfer Send(const Ports& ports, bool inside_domain, double bytes) {
-  return inside_domain ? Make(ports, bytes, 0) : Make(ports, 0, bytes);
+  const double links = ports.torus.empty() ? 1 : 2 * static_cast<double>(ports.torus.size());
+  return inside_domain ? Make(ports, links * bytes, 0) : Make(ports, 0, bytes);
 }
 
 Transfer AllToAll(const Ports& ports, const Group& group, double scale_up_bytes,
                   double scale_out_bytes) {
   if (group.ranks <= 1) return Transfer{};
-  return Make(ports, scale_up_bytes, scale_out_bytes);
+  return Make(ports, group.exchange * scale_up_bytes, scale_out_bytes);
 }
 
 void FairSpeeds(const std::vector<const Transfer*>& transfers, std::vector<double>* speeds) {

@@ -10,6 +10,10 @@
 // collective then takes its latency plus the time of its busiest port, which on such a fabric is
 // what max-min fair sharing of all its flows gives. Collectives that run at the same time share the
 // ports of the accelerator fairly.
+//
+// A scale-up domain may be a torus in place of a switch: the port is then all links of a chip, and
+// a group that lies along some of the axes, or whose bytes take several hops, gets less out of it.
+// Two collectives at a time are taken to share links even when their axes differ.
 namespace anabranch::sim {
 
 // Ports of one accelerator. Bandwidths are achieved ones, bytes per second and direction; an
@@ -20,12 +24,20 @@ struct Ports {
   double scale_up_latency = 0;  // seconds a collective that stays inside a domain takes at least
   double scale_out_latency = 0;
   int64_t domain = 1;  // accelerators of one scale-up domain
+  // A torus: its axes, that of rank 0's next neighbour first. Empty for a switch.
+  std::vector<int64_t> torus = {};
 };
+
+// The sizes of `axes` axes of a torus of `ranks` chips: as nearly a cube as can be, ascending.
+std::vector<int64_t> TorusShape(int64_t ranks, int64_t axes);
 
 // A group of `ranks` accelerators, `local` of them in each scale-up domain. local divides ranks.
 struct Group {
   int64_t ranks = 1;
   int64_t local = 1;
+  // How many times longer than on a switch with the same port the scale-up part takes.
+  double gather = 1;
+  double exchange = 1;
 };
 
 // What one collective takes on the ports of its busiest member when it runs alone.
@@ -36,7 +48,11 @@ struct Transfer {
   double Seconds() const { return latency + (scale_up > scale_out ? scale_up : scale_out); }
 };
 
-// The group that `ranks` members form when neighbours in it lie `stride` accelerators apart.
+// The group that `ranks` members form when neighbours in it lie `stride` accelerators apart. On a
+// torus it is a box with every stride-th chip of each axis; an axis of a multiple of four chips is
+// a ring where the torus holds at least 64, else a line (as TPU slices are wired). Gathers run
+// along all axes at once, two ways on a ring; exchanges along one axis after the other, bound by
+// the busiest axis, which is the bisection's bound; a send goes one hop over one link.
 Group MakeGroup(const Ports& ports, int64_t ranks, int64_t stride);
 
 // All-gather whose result is `bytes` long, or reduce-scatter whose input is: every member receives

@@ -198,8 +198,8 @@ GroupExtent ExtentOf(const DeviceGroups& groups, int64_t domain) {
     const int64_t near = std::count_if(group.begin(), group.end(), [&](int64_t device) {
       return device / domain == group.front() / domain;
     });
-    extent.in_domain = size > extent.size ? near : std::min(near, extent.in_domain);
-    extent.size = size;
+    if (size == extent.size && near >= extent.in_domain) continue;
+    extent = {size, near, std::abs(group[1] - group[0])};
   }
   return extent;
 }

@@ -19,9 +19,11 @@ Status CollectiveGroups(const Instruction& instruction, int64_t num_devices, Dev
 
 // How far a collective reaches when each `domain` devices in ascending order are a scale-up domain:
 // the largest group, and of those the one with the fewest members in its first device's domain.
+// `stride` is the distance of that group's first two devices.
 struct GroupExtent {
   int64_t size = 1;
   int64_t in_domain = 1;
+  int64_t stride = 1;
 };
 GroupExtent ExtentOf(const DeviceGroups& groups, int64_t domain);
 

@@ -59,7 +59,8 @@ Stream StreamOf(std::string_view opcode) {
 // What a collective puts on the ports of its busiest member.
 Transfer PriceCollective(std::string_view opcode, const GroupExtent& extent, double in, double out,
                          const Ports& ports) {
-  const Group group{extent.size, std::gcd(extent.size, extent.in_domain)};
+  Group group = MakeGroup(ports, extent.size, extent.stride);
+  group.local = std::gcd(extent.size, extent.in_domain);
   if (opcode == "all-gather" || opcode == "collective-broadcast") {
     return AllGather(ports, group, out);
   }
@@ -102,8 +103,8 @@ Status CostOfCollective(const HloModule& module, const Computation& computation,
   cost->kind = Kind::kCollective;
   cost->stream = StreamOf(opcode);
   cost->bytes = OperandBytes(computation, i, moved);
-  cost->transfer =
-      PriceCollective(opcode, extent, cost->bytes, ResultBytes(wrapped), MakePorts(hardware));
+  cost->transfer = PriceCollective(opcode, extent, cost->bytes, ResultBytes(wrapped),
+                                   MakePorts(hardware, num_devices));
   return Status::Ok();
 }
 

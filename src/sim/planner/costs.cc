@@ -252,7 +252,7 @@ void AddHead(const Request& request, const Kernels& kernels, Costs* costs) {
 
 void AddTransfers(const Request& request, Costs* costs) {
   const Layout& layout = request.layout;
-  const Ports ports = MakePorts(request.hardware);
+  const Ports ports = MakePorts(request.hardware, layout.ranks);
   const double rows = GroupTokens(layout) * static_cast<double>(request.model.hidden) * kRowBytes;
   const Group tensor = MakeGroup(ports, layout.tp, 1);
   const Transfer one = AllGather(ports, tensor, rows);
@@ -395,7 +395,7 @@ ExpertCosts MakeExpertCosts(const Request& request, double rank_load, double dom
     kernels.AddBytes(&(*experts)[kDgrad], move, 3);
   }
   for (const Pass pass : {kForward, kDgrad}) kernels.AddHost(&(*experts)[pass]);
-  const Ports ports = MakePorts(request.hardware);
+  const Ports ports = MakePorts(request.hardware, layout.ranks);
   const Group group = MakeGroup(ports, layout.ep, 1);
   const auto [up_copies, out_copies] = Copies(request, group);
   const double plain = tokens * hidden * kRowBytes;

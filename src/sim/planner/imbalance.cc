@@ -88,7 +88,7 @@ std::vector<LayerLoad> MakeLoads(const Request& request, int64_t layers) {
   const Imbalance& imbalance = request.imbalance;
   std::vector<LayerLoad> loads(static_cast<size_t>(std::max<int64_t>(layers, 0)));
   if (model.experts <= 0) return loads;
-  const Group group = MakeGroup(MakePorts(request.hardware), layout.ep, 1);
+  const Group group = MakeGroup(MakePorts(request.hardware, layout.ranks), layout.ep, 1);
   const auto experts = static_cast<size_t>(model.experts);
   const size_t measured = imbalance.load.size() / experts;
   const bool skewed = measured > 0 || imbalance.zipf > 0;

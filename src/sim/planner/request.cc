@@ -1,6 +1,7 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "sim/planner/request.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -29,6 +30,7 @@ std::vector<Field> HardwareFields(Request* request) {
       ANABRANCH_FIELD(hardware, scale_up_bandwidth),
       ANABRANCH_FIELD(hardware, scale_up_latency),
       ANABRANCH_FIELD(hardware, scale_up_domain),
+      ANABRANCH_FIELD(hardware, torus_axes),
       ANABRANCH_FIELD(hardware, scale_out_bandwidth),
       ANABRANCH_FIELD(hardware, scale_out_latency),
       ANABRANCH_FIELD(hardware, host_bandwidth),
@@ -159,6 +161,8 @@ Status ValidateSizes(const Request& request) {
   }
   ANABRANCH_RETURN_IF_ERROR(Require(model.layers >= 0, "layers", model.layers, "is negative"));
   const Hardware& hardware = request.hardware;
+  ANABRANCH_RETURN_IF_ERROR(Require(hardware.torus_axes >= 0 && hardware.torus_axes <= 3,
+                                    "torus_axes", hardware.torus_axes, "must be 0 to 3"));
   for (const double rate : {hardware.bf16_flops, hardware.hbm_bandwidth}) {
     if (!(rate > 0)) return InvalidArgument("hardware: peaks and bandwidths must be positive");
   }
@@ -239,13 +243,14 @@ Status Validate(const Request& request) {
                  "interleaving needs a multiple of pp = " + std::to_string(layout.pp));
 }
 
-Ports MakePorts(const Hardware& hardware) {
+Ports MakePorts(const Hardware& hardware, int64_t ranks) {
   Ports ports;
   ports.scale_up = hardware.scale_up_bandwidth * hardware.scale_up_efficiency;
   ports.scale_out = hardware.scale_out_bandwidth * hardware.scale_out_efficiency;
   ports.scale_up_latency = hardware.scale_up_latency;
   ports.scale_out_latency = hardware.scale_out_latency;
   ports.domain = hardware.scale_up_domain;
+  ports.torus = TorusShape(std::min(ranks, ports.domain), hardware.torus_axes);
   return ports;
 }
 

@@ -25,6 +25,7 @@ struct Hardware {
   double scale_up_bandwidth = 0;  // one direction
   double scale_up_latency = 0;
   int64_t scale_up_domain = 1;
+  int64_t torus_axes = 0;          // of the scale-up domain; 0 for a switch
   double scale_out_bandwidth = 0;  // one direction
   double scale_out_latency = 0;
   double host_bandwidth = 0;  // one direction
@@ -161,8 +162,8 @@ Status ParseRequest(std::string_view text, Request* request);
 // Whether the layout is possible at all. Errors: kInvalidArgument with the rule that is broken.
 Status Validate(const Request& request);
 
-// Achieved bandwidths of the hardware.
-Ports MakePorts(const Hardware& hardware);
+// Achieved bandwidths of the hardware, and how `ranks` of it are wired.
+Ports MakePorts(const Hardware& hardware, int64_t ranks);
 
 }  // namespace anabranch::sim
 

@@ -27,7 +27,7 @@ class ProgramBuilder {
     const double sms = static_cast<double>(hardware.sms);
     collective_share_ = static_cast<double>(hardware.collective_sms) / sms;
     fsdp_ = layout_.sharding == static_cast<int64_t>(Sharding::kFsdp);
-    ports_ = MakePorts(hardware);
+    ports_ = MakePorts(hardware, layout_.ranks);
     dual_ = layout_.pipeline == static_cast<int64_t>(Pipeline::kDualPipe);
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -39,6 +40,8 @@ struct Record {
 struct Control {
   alignas(64) std::atomic<uint32_t> progress;  // barriers that the rank has reached
   std::atomic<uint32_t> calls;                 // calls that it has begun
+  // The rank that it awaits in this or a part of the transport, plus 1, or 0: a hint for errors.
+  std::atomic<int32_t> awaits;
   Record records[2];
 };
 
@@ -62,13 +65,22 @@ std::string Describe(const char* operation, int64_t run, int64_t site) {
 
 // One rank's memory, and its process, as this process sees them.
 struct Peer {
-  explicit Peer(const Address& at) : address(at), process(at.pid) {}
+  Peer(const Address& at, int known_as) : address(at), name(known_as), process(at.pid) {}
 
   const Address address;
+  const int name;  // what errors call the rank
   ProcessWatch process;
   SharedMemory control_memory;
   SharedMemory arena;
   Control& control() { return *reinterpret_cast<Control*>(control_memory.data()); }
+  // Differences, so that the count may wrap.
+  bool HasReached(uint32_t goal) {
+    return static_cast<int32_t>(control().progress.load(std::memory_order_acquire) - goal) >= 0;
+  }
+  // A rank that has come this far and then ended is none of the call's business.
+  bool EndedBefore(uint32_t goal) {
+    return !HasReached(goal) && process.ended() && !HasReached(goal);
+  }
 };
 
 }  // namespace
@@ -82,27 +94,39 @@ struct HostTransport::State {
   Status broken;
 
   Record& record_of(int r) { return peers[r]->control().records[calls % 2]; }
+  const State* whole = this;  // of which this is a part, or all
+  int name(int r) const { return peers[r]->name; }
+  Control& whole_control(int r) const { return whole->peers[name(r)]->control(); }
 };
 
 namespace {
 
-// What a rank says that waited in vain for rank `other`.
-Status Absent(const Call& call, int rank, std::chrono::milliseconds timeout, int other, Peer& peer,
-              bool ended) {
+// What a rank says that waited in vain: for a peer that has ended, or too long for one or more.
+struct Missing {
+  Peer* peer;
+  int32_t awaits;  // as in Control
+};
+Status Absent(const Call& call, int waiting, const std::vector<Missing>& missing, bool ended,
+              std::chrono::milliseconds timeout) {
+  Peer& peer = *missing[0].peer;
   std::ostringstream text;
-  text << Describe(call.operation, call.run, call.site) << ": rank " << other;
+  text << Describe(call.operation, call.run, call.site) << ": rank " << peer.name;
   if (ended) {
     text << " (process " << peer.address.pid << ") has ended";
   } else {
     text << " did not come within " << static_cast<double>(timeout.count()) / 1000 << " s";
   }
-  text << "; rank " << rank << " waited; ";
+  if (missing[0].awaits > 0) text << " (it waited for rank " << missing[0].awaits - 1 << ")";
+  for (size_t other = 1; other < missing.size(); ++other) {
+    text << ", nor did rank " << missing[other].peer->name;
+  }
+  text << "; rank " << waiting << " waited; ";
   const Control& control = peer.control();
   const Record& last = control.records[control.calls.load(std::memory_order_relaxed) % 2];
   if (last.operation[0] == '\0') {
-    text << "rank " << other << " had made no call";
+    text << "rank " << peer.name << " had made no call";
   } else {
-    text << "the last call of rank " << other << " was "
+    text << "the last call of rank " << peer.name << " was "
          << Describe(last.operation, last.run, last.site);
   }
   return Status(StatusCode::kDeadlineExceeded, text.str());
@@ -125,8 +149,33 @@ Status HostTransport::Create(int rank, int size, std::chrono::milliseconds timeo
   state->rank = rank;
   state->size = size;
   state->timeout_ms = timeout.count();
+  std::vector<int> names(size);
+  std::iota(names.begin(), names.end(), 0);
+  return Connect(names, gather, std::move(state), transport);
+}
+
+Status HostTransport::CreatePart(const HostTransport& whole, const std::vector<int>& members,
+                                 std::chrono::milliseconds timeout, const Gather& gather,
+                                 std::unique_ptr<HostTransport>* transport) {
+  const auto found = std::find(members.begin(), members.end(), whole.rank());
+  if (found == members.end()) {
+    return InvalidArgument("rank ", whole.rank(), " is not in its own group");
+  }
+  auto state = std::make_unique<State>();
+  state->rank = static_cast<int>(found - members.begin());
+  state->size = static_cast<int>(members.size());
+  state->timeout_ms = timeout.count();
+  state->whole = whole.state_.get();
+  return Connect(members, gather, std::move(state), transport);
+}
+
+Status HostTransport::Connect(const std::vector<int>& names, const Gather& gather,
+                              std::unique_ptr<State> state,
+                              std::unique_ptr<HostTransport>* transport) {
+  const int rank = state->rank;
+  const int size = state->size;
   const int64_t pid = getpid();
-  auto mine = std::make_unique<Peer>(Address{pid, -1, -1});
+  auto mine = std::make_unique<Peer>(Address{pid, -1, -1}, names[rank]);
   Status status = mine->control_memory.Create(sizeof(Control));
   if (status.ok()) status = mine->arena.Create(kArenaGranule);
   const Address address = {pid, mine->control_memory.descriptor(), mine->arena.descriptor()};
@@ -137,7 +186,7 @@ Status HostTransport::Create(int rank, int size, std::chrono::milliseconds timeo
       state->peers.push_back(std::move(mine));
       continue;
     }
-    auto peer = std::make_unique<Peer>(addresses[other]);
+    auto peer = std::make_unique<Peer>(addresses[other], names[other]);
     if (status.ok()) {
       status = peer->control_memory.Open(peer->address.pid, peer->address.control, sizeof(Control));
     }
@@ -152,7 +201,7 @@ Status HostTransport::Create(int rank, int size, std::chrono::milliseconds timeo
   ANABRANCH_RETURN_IF_ERROR(gather(&code, sizeof(code), codes.data()));
   for (int other = 0; status.ok() && other < size; ++other) {
     if (codes[other] == 0) continue;
-    status = MakeStatus(static_cast<StatusCode>(codes[other]), "rank ", other,
+    status = MakeStatus(static_cast<StatusCode>(codes[other]), "rank ", names[other],
                         " cannot share memory with the others; all must be on one host");
   }
   if (status.ok()) transport->reset(new HostTransport(std::move(state)));
@@ -163,22 +212,40 @@ Status HostTransport::AwaitRank(const Call& call, int other, uint32_t goal) {
   State& s = *state_;
   Peer& peer = *s.peers[other];
   std::atomic<uint32_t>& theirs = peer.control().progress;
+  std::atomic<int32_t>& awaiting = s.whole_control(s.rank).awaits;
   const std::chrono::milliseconds timeout(s.timeout_ms.load(std::memory_order_relaxed));
   const Clock::time_point deadline = Clock::now() + timeout;
-  // Differences, so that the count may wrap.
-  for (uint32_t seen;
-       static_cast<int32_t>((seen = theirs.load(std::memory_order_acquire)) - goal) < 0;) {
-    const auto left = deadline - Clock::now();
-    // A rank that has come this far and then ended is none of this call's business.
-    const bool ended = peer.process.ended() && theirs.load(std::memory_order_acquire) == seen;
-    if (ended || left <= Clock::duration::zero()) {
-      s.broken = Absent(call, s.rank, timeout, other, peer, ended);
+  for (uint32_t seen = theirs.load(std::memory_order_acquire); !peer.HasReached(goal);
+       seen = theirs.load(std::memory_order_acquire)) {
+    const auto missing = [&s](int r) {
+      const int32_t awaits = s.whole_control(r).awaits.load(std::memory_order_relaxed);
+      // Of these ranks this one knows itself which have come.
+      const bool here = std::any_of(s.peers.begin(), s.peers.end(),
+                                    [&](const auto& peer) { return peer->name + 1 == awaits; });
+      return Missing{s.peers[r].get(), here ? 0 : awaits};
+    };
+    for (int any = 0; any < s.size; ++any) {
+      if (!s.peers[any]->EndedBefore(goal)) continue;
+      s.broken = Absent(call, s.name(s.rank), {missing(any)}, /*ended=*/true, timeout);
       return s.broken;
     }
+    const auto left = deadline - Clock::now();
+    if (left <= Clock::duration::zero()) {
+      std::vector<Missing> all = {missing(other)};
+      for (int any = 0; any < s.size; ++any) {
+        const bool counted = any == s.rank || any == other;
+        if (!counted && !s.peers[any]->HasReached(goal)) all.push_back(missing(any));
+      }
+      s.broken = Absent(call, s.name(s.rank), all, /*ended=*/false, timeout);
+      return s.broken;
+    }
+    // Told anew in every round: a call of another part may have taken it back.
+    awaiting.store(peer.name + 1, std::memory_order_relaxed);
     FutexWait(&theirs, seen,
               std::min<std::chrono::nanoseconds>(
                   kLivenessPeriod, std::chrono::duration_cast<std::chrono::nanoseconds>(left)));
   }
+  awaiting.store(0, std::memory_order_relaxed);
   return Status::Ok();
 }
 
@@ -241,18 +308,18 @@ Status HostTransport::Begin(const Call& call, int64_t bytes, std::span<const Win
     if (std::strcmp(theirs.operation, first.operation) != 0 || theirs.run != first.run ||
         theirs.site != first.site) {
       s.broken = InvalidArgument(
-          "rank ", rank, " calls ", Describe(theirs.operation, theirs.run, theirs.site),
-          " where rank 0 calls ", Describe(first.operation, first.run, first.site));
+          "rank ", s.name(rank), " calls ", Describe(theirs.operation, theirs.run, theirs.site),
+          " where rank ", s.name(0), " calls ", Describe(first.operation, first.run, first.site));
       return s.broken;
     }
     if (theirs.signature != first.signature || theirs.num_windows != first.num_windows) {
-      s.broken = InvalidArgument(call.operation, ": rank ", rank,
-                                 " and rank 0 pass arguments of different sizes or types");
+      s.broken = InvalidArgument(call.operation, ": rank ", s.name(rank), " and rank ", s.name(0),
+                                 " pass arguments of different sizes or types");
       return s.broken;
     }
     if (theirs.code != 0) {
       s.broken = Status(static_cast<StatusCode>(theirs.code),
-                        "rank " + std::to_string(rank) + ": " + theirs.message);
+                        "rank " + std::to_string(s.name(rank)) + ": " + theirs.message);
       return s.broken;
     }
     if (rank != s.rank) {
@@ -268,9 +335,9 @@ Status HostTransport::AllGather(const Call& call, const void* mine, int64_t byte
   ANABRANCH_RETURN_IF_ERROR(Begin(call, bytes, {}));
   for (int rank = 0; rank < s.size; ++rank) {
     if (s.record_of(rank).bytes[0] == s.record_of(0).bytes[0]) continue;
-    s.broken =
-        InvalidArgument(call.operation, ": rank ", rank, " gathers ", s.record_of(rank).bytes[0],
-                        " bytes, rank 0 ", s.record_of(0).bytes[0]);
+    s.broken = InvalidArgument(call.operation, ": rank ", s.name(rank), " gathers ",
+                               s.record_of(rank).bytes[0], " bytes, rank ", s.name(0), " ",
+                               s.record_of(0).bytes[0]);
     return s.broken;
   }
   if (bytes > 0) std::memcpy(s.peers[s.rank]->arena.data(), mine, bytes);
@@ -316,7 +383,7 @@ Status HostTransport::Share(const Call& call, std::span<const Window> windows, A
     const Record& record = s.record_of(rank);
     if (record.code == 0) continue;
     return Status(static_cast<StatusCode>(record.code),
-                  "rank " + std::to_string(rank) + ": " + record.message);
+                  "rank " + std::to_string(s.name(rank)) + ": " + record.message);
   }
   if (access == Access::kPeersWrite) move(/*out=*/false);
   return Status::Ok();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "comm/transport.h"
 
@@ -27,6 +28,11 @@ class HostTransport final : public Transport {
   // Collective; gathers twice. kUnimplemented when the ranks are not all on this host.
   static Status Create(int rank, int size, std::chrono::milliseconds timeout, const Gather& gather,
                        std::unique_ptr<HostTransport>* transport);
+  // The same for some of the ranks of `whole`, which must outlive it: rank i is `members[i]` there,
+  // and errors call it so. `gather` is among the members.
+  static Status CreatePart(const HostTransport& whole, const std::vector<int>& members,
+                           std::chrono::milliseconds timeout, const Gather& gather,
+                           std::unique_ptr<HostTransport>* transport);
   ~HostTransport() override;
 
   int rank() const override;
@@ -41,12 +47,16 @@ class HostTransport final : public Transport {
  private:
   struct State;
   explicit HostTransport(std::unique_ptr<State> state);
+  // Finds the other ranks' memory. names: what errors call the ranks.
+  static Status Connect(const std::vector<int>& names, const Gather& gather,
+                        std::unique_ptr<State> state, std::unique_ptr<HostTransport>* transport);
 
   // Arrives with a record of the call, checks it against the others', and makes room.
   Status Begin(const Call& call, int64_t bytes, std::span<const Window> windows);
   // Waits until all ranks have come this far.
   Status Barrier(const Call& call);
-  // Waits until one rank has reached as many barriers as `goal`.
+  // Waits until one rank has reached as many barriers as `goal`; any rank that ends before it has
+  // come so far, which may be what keeps the awaited one, is an error.
   Status AwaitRank(const Call& call, int other, uint32_t goal);
 
   const std::unique_ptr<State> state_;

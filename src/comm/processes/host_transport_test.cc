@@ -131,6 +131,35 @@ TEST(HostTransport, ARankThatIsKilledIsNamedAtOnce) {
       kCulprit);
 }
 
+// A rank that is late may itself wait for the dead one, among other ranks.
+TEST(HostTransport, ARankThatIsKilledIsNamedWhileALateOneIsAwaited) {
+  constexpr int kCulprit = 2;
+  OnRanks(
+      3, milliseconds(60000),
+      [](Transport& transport) {
+        if (transport.rank() == kCulprit) raise(SIGKILL);
+        if (transport.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(2000));
+          return;
+        }
+        const std::string message = GatherNothing(transport, 9).message();
+        EXPECT_EQ(message.find("prepare (run 9, site 4): rank 2 (process "), 0u) << message;
+      },
+      kCulprit);
+}
+
+TEST(HostTransport, EveryRankThatStopsIsNamed) {
+  OnRanks(3, milliseconds(200), [](Transport& transport) {
+    if (transport.rank() > 0) {
+      std::this_thread::sleep_for(milliseconds(600));
+      return;
+    }
+    EXPECT_EQ(GatherNothing(transport, 9).message(),
+              "prepare (run 9, site 4): rank 1 did not come within 0.2 s, nor did rank 2; rank 0 "
+              "waited; rank 1 had made no call");
+  });
+}
+
 TEST(HostTransport, ARankThatStopsIsNamedInTime) {
   OnRanks(2, milliseconds(200), [](Transport& transport) {
     if (transport.rank() == 1) {

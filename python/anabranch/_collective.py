@@ -8,15 +8,17 @@ lowered once and shared. The primitive here numbers each call as it is lowered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import mlir
 
-from anabranch import _register
+from anabranch import _processes, _register
 
 AxisName = str | tuple[str, ...]
 
@@ -24,7 +26,8 @@ AxisName = str | tuple[str, ...]
 class Place(NamedTuple):
     """Where a device stands: ``index`` i32 [2] = (rank, group), and the number of ranks.
 
-    ``processes``: every rank is a process, else all are devices of this one.
+    ``processes``: every rank is a process, and the group the engine's number of that of this process; else all are
+    devices of this one.
     """
 
     index: jax.Array
@@ -41,9 +44,22 @@ def place(axis_name: AxisName, *, processes: bool = False) -> Place:
     mesh = jax.sharding.get_abstract_mesh()
     others = tuple(name for name in mesh.manual_axes if name not in names)
     rank = jax.lax.axis_index(names)
-    group = jax.lax.axis_index(others) if others else jnp.zeros_like(rank)
+    if processes:
+        group = jnp.full_like(rank, _processes.number_of(_partition(mesh, names)))
+    else:
+        group = jax.lax.axis_index(others) if others else jnp.zeros_like(rank)
     index = jnp.stack(_register.align(rank, group)).astype(jnp.int32)
     return Place(index, jax.lax.axis_size(names), processes)
+
+
+def _partition(mesh: Any, names: tuple[str, ...]) -> _processes.Partition:
+    """The ranks of a mesh of processes in groups along the named axes."""
+    axes = mesh.axis_names
+    ranks = np.arange(mesh.size).reshape([mesh.shape[name] for name in axes])
+    others = [name for name in axes if name not in names]
+    ranks = ranks.transpose([axes.index(name) for name in (*others, *names)])
+    groups = ranks.reshape(-1, math.prod(mesh.shape[name] for name in names))
+    return tuple(tuple(int(rank) for rank in group) for group in groups)
 
 
 def call(

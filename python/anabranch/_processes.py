@@ -132,6 +132,43 @@ def gather(operation: str, mine: bytes) -> list[bytes]:
 
 _names: dict[str, bytes] = {}
 
+# Ranks of each group of a partition of the processes, in order.
+Partition = tuple[tuple[int, ...], ...]
+
+
+def number_of(partition: Partition) -> int:
+    """The engine's number of this process's group in ``partition``; 0 is that of all processes.
+
+    Every process must call it with the same partitions in the same order: the first time makes the group.
+
+    Raises:
+      ValueError: the partition does not hold every process once.
+      ProcessError: as ``gather``.
+    """
+    group = start()
+    if sorted(rank for ranks in partition for rank in ranks) != list(range(group.size)):
+        raise ValueError(
+            f"the mesh has ranks {partition}; it must hold each of {group.size} processes once, in order"
+        )
+    if partition == (tuple(range(group.size)),):
+        return 0
+    if partition not in _partitions:
+        _split(next(ranks for ranks in partition if group.rank in ranks))
+        _partitions[partition] = 1 + len(_partitions)
+    return _partitions[partition]
+
+
+_partitions: dict[Partition, int] = {}
+
+
+def _split(members: tuple[int, ...]) -> None:
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    function = _register.library().anabranch_processes_split
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64)
+    ranks = (ctypes.c_int32 * len(members))(*members)
+    if function(ranks, len(members), text, _TEXT_BYTES):
+        raise ProcessError(text.value.decode(errors="replace"))
+
 
 def timeout() -> float:
     """Seconds that a rank waits for the others (``ANABRANCH_COMM_TIMEOUT_SECONDS``), as the engine does."""

@@ -27,7 +27,7 @@ namespace anabranch::ffi {
 MeetingPlace& ProcessMeetingPlace();
 
 // Who calls: place is [rank, group] i32. Ranks of one group meet; site tells apart the calls of one
-// program. processes: ranks are processes, else devices of this one.
+// program. processes: ranks are processes, else devices of this one; the group is then as in Rank.
 struct Caller {
   xffi::RunId run;
   xffi::ThreadPool pool;
@@ -75,7 +75,7 @@ xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature
     }
   };
   if (caller.processes) {
-    const Rank rank = {valid ? place[0] : -1, caller.ranks};
+    const Rank rank = {valid ? place[0] : -1, caller.ranks, valid ? place[1] : 0};
     PostToProcesses(rank, {{operation, ProcessRun(), caller.site, signature},
                            [post, part](const Call& call, Transport& transport) {
                              return part(post->args, call, transport, ProcessExecutor());

@@ -12,10 +12,12 @@
 
 namespace anabranch::ffi {
 
-// Where a handler believes to stand; must be where the process stands.
+// Where a handler believes to stand; must be where the process stands. group 0 is that of all
+// processes, others are those that anabranch_processes_split made, numbered in their order.
 struct Rank {
   int64_t rank;
   int64_t size;
+  int64_t group;
 };
 
 // Hands over a call of this rank; done gets an error when the process is not such a rank.

@@ -237,6 +237,77 @@ def test_rows_travel_between_processes_and_back_with_gradients(tmp_path):
     ]  # fmt: skip
 
 
+# Two groups of two processes that hold all experts each, and sums over everybody.
+GROUPS = """
+import ctypes, os, signal, sys, time
+import anabranch as ab
+from anabranch import _agreement, _processes, _register
+group = _processes.start_processes()
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+from anabranch.ops import token_tree
+
+tokens, experts, hidden = 4, 3, 8
+rng = np.random.default_rng(5)
+ids = np.argsort(rng.random((4 * tokens, experts)), axis=1)[:, :2].astype(np.int32)
+x = rng.integers(-8, 8, (4 * tokens, hidden)).astype(np.float32)
+ep = ab.ExpertParallel(num_experts=experts, topk=2)
+tree = token_tree.TokenTree(1, (("expert", 2), ("data", 2)), True)
+
+def body(ids, x):
+    with token_tree.scope(tree):
+        plan = ep.prepare(ids)
+        y = ep.combine(plan, ep.dispatch(plan, x))
+        shared = token_tree.replicated(jnp.float32(1), besides="expert")
+        scale = jax.grad(lambda s: token_tree.replicated(s, besides="expert") * jnp.sum(x))(shared)
+        total = token_tree.sum_over_ranks(jnp.sum(x))
+        rows = plan.group_sizes.sum()
+    return y, jnp.stack([scale, total, rows.astype(jnp.float32)])[None]
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "expert"))
+both = P(("data", "expert"))
+run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=both, out_specs=both, check_vma=False))
+put = lambda a: jax.make_array_from_callback(a.shape, jax.sharding.NamedSharding(mesh, both), lambda i: a[i])
+y, sums = run(put(ids), put(x))
+by_rank = x.reshape(4, -1).sum(axis=1)
+place = group.rank % 2
+mine = slice(group.rank * tokens, (group.rank + 1) * tokens)
+np.testing.assert_array_equal(y.addressable_data(0), 2 * x[mine])
+routed = ids.reshape(2, -1)[group.rank // 2]
+owned = np.isin(routed, [0, 1] if place == 0 else [2]).sum()
+np.testing.assert_array_equal(sums.addressable_data(0)[0], [by_rank[place] + by_rank[place + 2], by_rank.sum(), owned])
+function = _register.library().anabranch_set_comm_timeout
+function.argtypes = (ctypes.c_double,)
+_agreement.from_first("timeout", lambda: None)
+function(2)
+if group.rank == 3:
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    jax.block_until_ready(run(put(ids), put(x)))
+except Exception as error:
+    # Rank 0 has no call with rank 3 alone: it waits for rank 2, which waits for rank 3.
+    late = "rank 2 did not come within 2 s (it waited for rank 3)"
+    assert (late if group.rank == 0 else "rank 3 did not come within 2 s") in str(error), error
+    sys.stdout.write(f"rank {group.rank} ok\\n")
+    sys.stdout.flush()
+open(f"told.{group.rank}", "w").close()
+while len([name for name in os.listdir() if name.startswith("told.")]) < 3:
+    time.sleep(0.01)
+if group.rank == 0:
+    os.kill(int(open("pid.3").read()), signal.SIGKILL)
+os._exit(0)
+"""
+
+
+@needs_mpi
+def test_groups_of_processes_exchange_among_themselves_and_name_a_stopped_rank(tmp_path):
+    (tmp_path / "groups.py").write_text(GROUPS)
+    environment = {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    out, err = start(4, "groups.py", folder=tmp_path, **environment).communicate(timeout=400)
+    for rank in range(3):
+        assert f"rank {rank} ok" in out, (out, err)
+
+
 # What rank 0 does for all takes longer than ranks wait for each other; one that has stopped is still found.
 WORK = """
 import os, signal, sys, time

@@ -94,10 +94,6 @@ class Ranks:
             self._between_processes,
         )
         devices = _devices()
-        if self._between_processes and data > 1:
-            raise UsageError(
-                f"parallel.data={data}: groups of processes are not in this version; with mpirun it must be 1"
-            )
         if self._between_processes and processes.count() != self.count:
             raise UsageError(
                 f"--devices {self.count}: mpirun has started {processes.count()} processes, and each is a rank"
@@ -245,4 +241,5 @@ def _whole(array: jax.Array) -> jax.Array:
     mine = array.addressable_data(0)
     if array.is_fully_replicated:
         return mine
-    return jnp.asarray(processes.gather_rows("gather", np.asarray(mine)))
+    # Groups that train on other sequences hold the same rows: those of the first come first.
+    return jnp.asarray(processes.gather_rows("gather", np.asarray(mine))[: array.shape[0]])

@@ -188,7 +188,7 @@ mine = slice(group.rank * tokens, (group.rank + 1) * tokens)
 np.testing.assert_array_equal(y.addressable_data(0), topk * x[mine])
 np.testing.assert_array_equal(gradient.addressable_data(0), 2 * topk * topk * x[mine])
 
-# A layer whose rows come in at most three parts, one rank's tokens all to one expert: beside one device.
+# A layer whose rows come in at most three parts of four waves each, one rank's tokens all to one expert: beside one device.
 rows = group.size * tokens
 ids[: rows // 2] = [0, 1]
 draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
@@ -207,7 +207,7 @@ padded = []
 for matrix in matrices:
     padded.append(spread(matrix))
     padded[-1][place] = matrix
-chunked = ExpertParallel(num_experts=experts, topk=topk, chunks=3)
+chunked = ExpertParallel(num_experts=experts, topk=topk, chunks=3, waves=4)
 body = functools.partial(layer, ep=chunked)
 run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
 actual = run(*map(put, (x, ids, weights, y_grad, *padded)))

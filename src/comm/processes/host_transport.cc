@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxWindows = 4;
+constexpr int kMaxWindows = 128;  // rows and weights of 64 waves
 constexpr int64_t kArenaGranule =
     2 << 20;  // a large page, where the system gives them to shared memory
 

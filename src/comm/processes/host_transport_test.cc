@@ -108,6 +108,28 @@ TEST(HostTransport, Conforms) {
   }
 }
 
+// As a combine of 64 waves shows them: rows and weights of each.
+TEST(HostTransport, SharesManyWindows) {
+  OnRanks(2, milliseconds(60000), [](Transport& transport) {
+    constexpr size_t kCount = 128;
+    std::vector<int64_t> values(kCount);
+    std::vector<Window> windows;
+    for (size_t w = 0; w < kCount; ++w) {
+      values[w] = static_cast<int64_t>(1000 * transport.rank() + w);
+      windows.push_back({&values[w], sizeof(int64_t)});
+    }
+    const Status status =
+        transport.Share({"combine", 1, 2, 0}, windows, Access::kPeersRead, [](void* const* peers) {
+          for (size_t at = 0; at < 2 * kCount; ++at) {
+            EXPECT_EQ(*static_cast<const int64_t*>(peers[at]),
+                      static_cast<int64_t>(1000 * (at / kCount) + at % kCount));
+          }
+          return Status::Ok();
+        });
+    EXPECT_TRUE(status.ok()) << status.message();
+  });
+}
+
 TEST(HostTransport, ARankThatIsKilledIsNamedAtOnce) {
   constexpr int kCulprit = 1;
   OnRanks(

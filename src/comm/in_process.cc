@@ -1,6 +1,7 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "comm/in_process.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -21,7 +22,7 @@ struct GatherPost {
 // What a rank shows and is shown in the first meeting of Share.
 struct SharePost {
   std::span<const Window> windows;
-  void** peers;
+  Window* peers;
 };
 
 Status OfRank(size_t rank, const Status& status) {
@@ -78,7 +79,7 @@ Status InProcessTransport::AllGather(const Call& call, const void* mine, int64_t
 
 Status InProcessTransport::Share(const Call& call, std::span<const Window> windows,
                                  Access /*access*/, const Body& body) {
-  std::vector<void*> peers(windows.size() * size_);
+  std::vector<Window> peers(windows.size() * size_);
   const SharePost post = {windows, peers.data()};
   const Status met = Meet(call, &post, [&call](std::span<const void* const> posts) {
     const auto at = [&](size_t rank) { return static_cast<const SharePost*>(posts[rank]); };
@@ -91,16 +92,14 @@ Status InProcessTransport::Share(const Call& call, std::span<const Window> windo
     }
     for (size_t to = 0; to < posts.size(); ++to) {
       for (size_t from = 0; from < posts.size(); ++from) {
-        for (size_t w = 0; w < count; ++w) {
-          at(to)->peers[from * count + w] = at(from)->windows[w].data;
-        }
+        std::copy_n(at(from)->windows.begin(), count, at(to)->peers + from * count);
       }
     }
     return Status::Ok();
   });
   ANABRANCH_RETURN_IF_ERROR(met);
   // Nobody leaves before all are done: peers still use this rank's windows.
-  const Status mine = body(peers.data());
+  const Status mine = body(peers);
   return Meet(call, &mine, [](std::span<const void* const> posts) {
     for (size_t rank = 0; rank < posts.size(); ++rank) {
       const Status& status = *static_cast<const Status*>(posts[rank]);

@@ -19,6 +19,7 @@ class InProcessTransport final : public Transport {
   Status AllGather(const Call& call, const void* mine, int64_t bytes, void* all) override;
   Status Share(const Call& call, std::span<const Window> windows, Access access,
                const Body& body) override;
+  bool shares_memory() const override { return true; }
 
  private:
   // Arrives with `post` and waits, parked, for the meeting's status.

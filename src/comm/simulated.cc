@@ -25,7 +25,10 @@ Status SimulatedTransport::AllGather(const Call& call, const void* mine, int64_t
 Status SimulatedTransport::Share(const Call& call, std::span<const Window> windows,
                                  Access /*access*/, const Body& /*body*/) {
   int64_t total = 0;
-  for (const Window& window : windows) total += window.bytes;
+  for (const Window& window : windows) {
+    total += window.bytes;
+    for (const ByteRange& range : window.kept) total -= range.end - range.begin;
+  }
   records_.push_back({call.operation, 0, total});
   return Status::Ok();
 }

@@ -18,7 +18,7 @@ class SimulatedTransport final : public Transport {
   struct Record {
     std::string operation;
     int64_t gathered_bytes;  // that this rank would receive from the others
-    int64_t window_bytes;    // of this rank's windows
+    int64_t window_bytes;    // of this rank's windows, without what they keep
   };
   // Writes the `bytes` bytes that `rank` would contribute.
   using Peer = std::function<void(int rank, int64_t bytes, void* contribution)>;

@@ -19,10 +19,18 @@ struct Call {
   int64_t signature = 0;       // whatever else must agree: a hash of sizes and types
 };
 
+// Bytes `begin` to `end` - 1.
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // Memory of one rank that the others may touch during a call.
 struct Window {
   void* data = nullptr;
   int64_t bytes = 0;
+  // kPeersRead: parts of it that no other rank reads, ascending; they need not travel.
+  std::span<const ByteRange> kept = {};
 };
 
 enum class Access {
@@ -53,12 +61,16 @@ class Transport {
   // all[r * bytes, (r + 1) * bytes) = what rank r passed as mine. bytes may be 0.
   virtual Status AllGather(const Call& call, const void* mine, int64_t bytes, void* all) = 0;
 
-  // peers[r * windows.size() + w] is where this rank reaches window w of rank r. All ranks pass the
+  // peers[r * windows.size() + w] is window w of rank r as this rank reaches it. All ranks pass the
   // same number of windows; sizes may differ, and be 0. The body runs once, on this thread, after
   // every rank has come; the windows are settled when Share returns.
-  using Body = std::function<Status(void* const* peers)>;
+  using Body = std::function<Status(std::span<const Window> peers)>;
   virtual Status Share(const Call& call, std::span<const Window> windows, Access access,
                        const Body& body) = 0;
+
+  // Whether windows that peers read are read in place, or in one copy for all: what several ranks
+  // want of a window is then better read by each than written to each.
+  virtual bool shares_memory() const { return false; }
 
   // For a rank that could make one of several calls: waits until rank 0 has begun its next call and
   // puts that in *call, whose fields are those of a call to name in an error. The operation's text

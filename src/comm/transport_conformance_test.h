@@ -42,14 +42,14 @@ inline void CheckPeersWrite(Transport& transport, int64_t run) {
   std::vector<int32_t> second(3 * size + 1, -5);
   const Window windows[] = {{first.data(), 4 * count_of(transport.rank())},
                             {second.data(), 4 * 3 * size}};
-  const Status status =
-      transport.Share({"write", run, 2, 0}, windows, Access::kPeersWrite, [&](void* const* peers) {
+  const Status status = transport.Share(
+      {"write", run, 2, 0}, windows, Access::kPeersWrite, [&](std::span<const Window> peers) {
         for (int rank = 0; rank < size; ++rank) {
-          auto* to = static_cast<int32_t*>(peers[2 * rank]);
+          auto* to = static_cast<int32_t*>(peers[2 * rank].data);
           for (int i = transport.rank(); i < count_of(rank); i += size) {
             to[i] = transport.rank();
           }
-          static_cast<int32_t*>(peers[2 * rank + 1])[3 * transport.rank()] = rank;
+          static_cast<int32_t*>(peers[2 * rank + 1].data)[3 * transport.rank()] = rank;
         }
         return Status::Ok();
       });
@@ -60,6 +60,38 @@ inline void CheckPeersWrite(Transport& transport, int64_t run) {
   EXPECT_EQ(first.back(), -5);
   for (int i = 0; i < size; ++i) ASSERT_EQ(second[3 * i], transport.rank());
   EXPECT_EQ(second.back(), -5);
+}
+
+// Two windows of sizes that differ between ranks, none included. Of the second every rank keeps
+// some; the others read the rest.
+inline void CheckKeptParts(Transport& transport, int64_t run) {
+  const int size = transport.size();
+  constexpr int kCount = 40;
+  const auto count_of = [](int rank) { return rank == 0 ? 0 : 3 + 100 * rank; };
+  const auto kept_of = [](int rank) { return ByteRange{4 * rank, 4 * (rank + 2)}; };
+  std::vector<int32_t> first(count_of(transport.rank()), transport.rank());
+  std::vector<int32_t> second(kCount);
+  for (int i = 0; i < kCount; ++i) second[i] = 1000 * transport.rank() + i;
+  const ByteRange kept[] = {kept_of(transport.rank()), {4 * (kCount - 1), 4 * kCount}};
+  const Window windows[] = {{first.data(), 4 * count_of(transport.rank())},
+                            {second.data(), 4 * kCount, kept}};
+  const auto read = [&](std::span<const Window> peers) {
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(peers[2 * rank].bytes, 4 * count_of(rank));
+      EXPECT_EQ(peers[2 * rank + 1].bytes, 4 * kCount);
+      const auto* all = static_cast<const int32_t*>(peers[2 * rank].data);
+      for (int i = 0; i < count_of(rank); ++i) EXPECT_EQ(all[i], rank);
+      const auto* some = static_cast<const int32_t*>(peers[2 * rank + 1].data);
+      for (int i = 0; i < kCount - 1; ++i) {
+        const bool is_kept = 4 * i >= kept_of(rank).begin && 4 * i < kept_of(rank).end;
+        if (is_kept && rank != transport.rank()) continue;
+        EXPECT_EQ(some[i], 1000 * rank + i);
+      }
+    }
+    return Status::Ok();
+  };
+  const Status status = transport.Share({"keep", run, 5, 0}, windows, Access::kPeersRead, read);
+  ASSERT_TRUE(status.ok()) << status.message();
 }
 
 // Megabytes, read by all; repeated with new contents, so that a buffer that is reused too early
@@ -73,14 +105,16 @@ inline void CheckPeersRead(Transport& transport, int64_t run) {
     std::this_thread::sleep_for(std::chrono::microseconds(generator() % 3000));
     const Window window = {mine.data(), kCount * 8};
     int64_t faults = 0;
-    const Status status = transport.Share(
-        {"read", run, 3, round}, {&window, 1}, Access::kPeersRead, [&](void* const* peers) {
-          for (int rank = 0; rank < transport.size(); ++rank) {
-            const auto* theirs = static_cast<const int64_t*>(peers[rank]);
-            for (int64_t i = 0; i < kCount; ++i) faults += theirs[i] != i * (round + 1) + rank;
-          }
-          return Status::Ok();
-        });
+    const Status status = transport.Share({"read", run, 3, round}, {&window, 1}, Access::kPeersRead,
+                                          [&](std::span<const Window> peers) {
+                                            for (int rank = 0; rank < transport.size(); ++rank) {
+                                              const auto* theirs =
+                                                  static_cast<const int64_t*>(peers[rank].data);
+                                              for (int64_t i = 0; i < kCount; ++i)
+                                                faults += theirs[i] != i * (round + 1) + rank;
+                                            }
+                                            return Status::Ok();
+                                          });
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_EQ(faults, 0);
     std::fill(mine.begin(), mine.end(), -1);
@@ -91,8 +125,8 @@ inline void CheckPeersRead(Transport& transport, int64_t run) {
 inline void CheckErrorsReachEverybody(Transport& transport, int64_t run) {
   const int culprit = transport.size() - 1;
   const Window window = {nullptr, 0};
-  const Status status =
-      transport.Share({"fail", run, 4, 0}, {&window, 1}, Access::kPeersRead, [&](void* const*) {
+  const Status status = transport.Share(
+      {"fail", run, 4, 0}, {&window, 1}, Access::kPeersRead, [&](std::span<const Window>) {
         return transport.rank() == culprit ? InvalidArgument("bad plan") : Status::Ok();
       });
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -107,6 +141,7 @@ inline void CheckConformance(Transport& transport) {
     CheckAllGather(transport, run);
     CheckPeersWrite(transport, run);
     CheckPeersRead(transport, run);
+    CheckKeptParts(transport, run);
     CheckErrorsReachEverybody(transport, run);
   }
 }

@@ -44,7 +44,7 @@ TEST(InProcessTransport, ADeadRankIsNamedByEveryOther) {
         const Window window = {nullptr, 0};
         const Status status =
             transport.Share({"dispatch", 7, 3, 0}, {&window, 1}, Access::kPeersWrite,
-                            [](void* const*) { return Status::Ok(); });
+                            [](std::span<const Window>) { return Status::Ok(); });
         EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
         EXPECT_EQ(status.message().substr(0, 52),
                   "dispatch (run 7, site 3): rank 1 did not come within");
@@ -57,11 +57,12 @@ TEST(InProcessTransport, AStalledRankIsNamedAndFindsTheErrorToo) {
   MeetingPlace place(milliseconds(100));
   OnRanks(place, 3, [](Transport& transport) {
     const Window window = {nullptr, 0};
-    const Status status =
-        transport.Share({"combine", 1, 1, 0}, {&window, 1}, Access::kPeersRead, [&](void* const*) {
-          if (transport.rank() == 2) std::this_thread::sleep_for(milliseconds(400));
-          return Status::Ok();
-        });
+    const Status status = transport.Share({"combine", 1, 1, 0}, {&window, 1}, Access::kPeersRead,
+                                          [&](std::span<const Window>) {
+                                            if (transport.rank() == 2)
+                                              std::this_thread::sleep_for(milliseconds(400));
+                                            return Status::Ok();
+                                          });
     EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
     EXPECT_NE(status.message().find("rank 2 did not come"), std::string::npos);
   });
@@ -88,15 +89,16 @@ TEST(SimulatedTransport, RecordsWhatWouldTravel) {
   char all[8];
   ASSERT_TRUE(transport.AllGather({"prepare", 0, 0, 0}, "xy", 2, all).ok());
   EXPECT_EQ(std::string(all, 8), std::string("\0\0xy\2\2\3\3", 8));
-  const Window windows[] = {{nullptr, 100}, {nullptr, 20}};
+  const ByteRange kept = {10, 40};
+  const Window windows[] = {{nullptr, 100, {&kept, 1}}, {nullptr, 20}};
   ASSERT_TRUE(transport
-                  .Share({"dispatch", 0, 0, 0}, windows, Access::kPeersWrite,
-                         [](void* const*) { return InvalidArgument("must not run"); })
+                  .Share({"combine", 0, 0, 0}, windows, Access::kPeersRead,
+                         [](std::span<const Window>) { return InvalidArgument("must not run"); })
                   .ok());
   ASSERT_EQ(transport.records().size(), 2u);
   EXPECT_EQ(transport.records()[0].gathered_bytes, 6);
-  EXPECT_EQ(transport.records()[1].operation, "dispatch");
-  EXPECT_EQ(transport.records()[1].window_bytes, 120);
+  EXPECT_EQ(transport.records()[1].operation, "combine");
+  EXPECT_EQ(transport.records()[1].window_bytes, 90);
 }
 
 }  // namespace

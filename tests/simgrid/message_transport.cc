@@ -44,7 +44,9 @@ Status MessageTransport::Share(const Call& call, std::span<const Window> windows
     }
     Exchange(/*back=*/true);
   }
-  const Status status = body(views_.data());
+  std::vector<Window> peers;
+  for (size_t i = 0; i < views_.size(); ++i) peers.push_back({views_[i], window_bytes_[i]});
+  const Status status = body(peers);
   if (access == Access::kPeersWrite) {
     for (int peer = 0; peer < size_; ++peer) written_[peer] = FindWritten(peer);
     ExchangePieces();

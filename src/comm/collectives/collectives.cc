@@ -17,8 +17,8 @@ constexpr int64_t kBlock = 1 << 10;
 
 // y[0, count) = the subtree of `ranks` ranks, the first of which is at `from`, from element `begin`
 // on. No more than kBlock elements.
-void Subtree(void* const* from, int ranks, int64_t begin, int64_t count, float* y) {
-  const auto of = [&](int rank) { return static_cast<const float*>(from[rank]) + begin; };
+void Subtree(const Window* from, int ranks, int64_t begin, int64_t count, float* y) {
+  const auto of = [&](int rank) { return static_cast<const float*>(from[rank].data) + begin; };
   if (ranks == 1) {
     std::copy_n(of(0), count, y);
     return;
@@ -42,15 +42,16 @@ Status SumOverRanks(const SumOverRanksArgs& args, const Call& call, Transport& t
                     Executor& executor) {
   const Window window = {const_cast<float*>(args.x),
                          args.count * static_cast<int64_t>(sizeof(float))};
-  return transport.Share(call, {&window, 1}, Access::kPeersRead, [&](void* const* peers) {
+  const auto sum = [&](std::span<const Window> peers) {
     executor.ParallelFor(CeilDiv(args.count, kUnit), [&](int64_t unit, int) {
       const int64_t end = std::min(args.count, (unit + 1) * kUnit);
       for (int64_t at = unit * kUnit; at < end; at += kBlock) {
-        Subtree(peers, transport.size(), at, std::min(kBlock, end - at), args.y + at);
+        Subtree(peers.data(), transport.size(), at, std::min(kBlock, end - at), args.y + at);
       }
     });
     return Status::Ok();
-  });
+  };
+  return transport.Share(call, {&window, 1}, Access::kPeersRead, sum);
 }
 
 Status GatherOverRanks(const GatherOverRanksArgs& args, const Call& call, Transport& transport) {

@@ -128,6 +128,25 @@ class TokenSum {
   SumRows sum_;
 };
 
+// Rows `begin` to `end` - 1 of this rank that are its own tokens', as bytes from `begin`: no other
+// rank fetches them.
+std::vector<ByteRange> RowsOfOwnTokens(const Plan& plan, int64_t begin, int64_t end,
+                                       int64_t row_bytes) {
+  std::vector<uint8_t> own(end - begin, 0);
+  for (int64_t slot = 0; slot < plan.tokens * plan.topk; ++slot) {
+    const int64_t row = plan.slot_row[slot];
+    if (plan.slot_rank[slot] == plan.rank && row >= begin && row < end) own[row - begin] = 1;
+  }
+  std::vector<ByteRange> ranges;
+  for (int64_t row = 0; row < end - begin; ++row) {
+    if (own[row] == 0) continue;
+    const int64_t first = row;
+    while (row < end - begin && own[row] != 0) ++row;
+    ranges.push_back({first * row_bytes, row * row_bytes});
+  }
+  return ranges;
+}
+
 // sources [ranks, waves]
 void Fetch(const CombineArgs& args, const Plan& plan, const std::vector<Source>& sources,
            Executor& executor) {
@@ -207,23 +226,25 @@ Status Combine(const CombineArgs& args, const Call& call, Transport& transport,
   const int64_t row_bytes = fault.ok() ? args.rows.size(1) * SizeOf(args.rows.dtype()) : 0;
   const bool weighted = args.row_weights.has_value() && fault.ok();
   std::vector<Window> windows;
+  std::vector<std::vector<ByteRange>> kept(waves.count);
   for (int64_t wave = 0; wave < waves.count; ++wave) {
     const WaveRows from = RowsOf(args, wave);
-    const int64_t used =
-        fault.ok() ? waves.Begin(plan, plan.rank, wave + 1) - waves.Begin(plan, plan.rank, wave)
-                   : 0;
-    windows.push_back({const_cast<void*>(from.rows.data()), used * row_bytes});
+    const int64_t begin = fault.ok() ? waves.Begin(plan, plan.rank, wave) : 0;
+    const int64_t end = fault.ok() ? waves.Begin(plan, plan.rank, wave + 1) : 0;
+    if (fault.ok()) kept[wave] = RowsOfOwnTokens(plan, begin, end, row_bytes);
+    windows.push_back({const_cast<void*>(from.rows.data()), (end - begin) * row_bytes, kept[wave]});
     windows.push_back({const_cast<void*>(from.row_weights.data()),
-                       weighted ? used * static_cast<int64_t>(sizeof(float)) : 0});
+                       weighted ? (end - begin) * static_cast<int64_t>(sizeof(float)) : 0});
   }
-  return transport.Share(call, windows, Access::kPeersRead, [&](void* const* peers) {
+  return transport.Share(call, windows, Access::kPeersRead, [&](std::span<const Window> peers) {
     ANABRANCH_RETURN_IF_ERROR(fault);
     std::vector<Source> sources;
     for (int64_t rank = 0; rank < transport.size(); ++rank) {
       for (int64_t wave = 0; wave < waves.count; ++wave) {
-        void* const* at = peers + 2 * (rank * waves.count + wave);
+        const Window* at = &peers[2 * (rank * waves.count + wave)];
         sources.push_back({waves.Begin(plan, rank, wave), waves.Begin(plan, rank, wave + 1),
-                           static_cast<const char*>(at[0]), static_cast<const float*>(at[1])});
+                           static_cast<const char*>(at[0].data),
+                           static_cast<const float*>(at[1].data)});
       }
     }
     Fetch(args, plan, sources, executor);

@@ -14,16 +14,31 @@ namespace {
 
 // A unit moves about this many bytes: 10 us at 10 GB/s, well above the cost of handing it out.
 constexpr int64_t kBytesPerUnit = 1 << 17;
+constexpr int64_t kWord = 4;  // bytes of an i32 or f32
+// What a rank shows when others read: slot_rank and slot_row, x, weights; when they write: rows and
+// row_weights.
+constexpr size_t kPulledWindows = 3;
+constexpr size_t kPushedWindows = 2;
 
-// Where a rank's rows lie.
-struct Target {
-  char* rows;
-  float* row_weights;
+// Rows of the plan: those of the wave that a rank's buffer holds.
+struct Range {
+  int64_t begin = 0, end = 0;
 };
 
-// The rows of the wave that a rank's buffer holds.
-struct Range {
-  int64_t begin, end;
+// Where a rank's rows lie. A rank whose range is empty receives nothing.
+struct Target {
+  Range range;
+  char* rows = nullptr;
+  float* row_weights = nullptr;
+};
+
+// One rank's tokens, and where they go.
+struct Source {
+  int64_t tokens;
+  const int32_t* slot_rank;
+  const int32_t* slot_row;
+  const char* x;
+  const float* weights;
 };
 
 Range RangeOf(const DispatchArgs& args, const Plan& plan, int64_t rank) {
@@ -69,42 +84,116 @@ Status Check(const DispatchArgs& args, int64_t rank, int64_t ranks, Plan* plan) 
   return Status::Ok();
 }
 
-// One rank's sends, and the padding of its own rows.
-void Send(const DispatchArgs& args, const Plan& plan, const std::vector<Target>& targets,
-          Executor& executor) {
+// Zeroes the padding of one rank's own rows.
+void ClearPadding(const DispatchArgs& args, const Plan& plan, const Target& mine) {
   const int64_t row_bytes = args.x.size(1) * SizeOf(args.x.dtype());
-  const int64_t payload = plan.tokens * plan.topk * row_bytes;
-  const CopyRow copy = Copier(payload);
-  const Target& mine = targets[plan.rank];
-  std::vector<Range> ranges(plan.ranks);
-  for (int64_t rank = 0; rank < plan.ranks; ++rank) ranges[rank] = RangeOf(args, plan, rank);
   const int64_t last = args.waves.FirstGroup(plan, args.wave + 1);
   for (int64_t local = args.waves.FirstGroup(plan, args.wave); local < last; ++local) {
     const int64_t end = plan.group_offsets[local] + plan.group_sizes[local];
-    const int64_t first = end - ranges[plan.rank].begin;
+    const int64_t first = end - mine.range.begin;
     const int64_t count = plan.group_offsets[local + 1] - end;
     if (count == 0) continue;
     if (row_bytes > 0) std::memset(mine.rows + first * row_bytes, 0, count * row_bytes);
     if (args.weights.has_value()) std::fill_n(mine.row_weights + first, count, 0.0f);
   }
-  const int64_t token_bytes = std::max<int64_t>(1, plan.topk * row_bytes);
+}
+
+// Copies what the targets want of one rank's tokens: each token is read once for all its rows.
+void Move(const Source& source, int64_t topk, int64_t row_bytes, CopyRow copy,
+          const std::vector<Target>& targets, Executor& executor) {
+  const int64_t token_bytes = std::max<int64_t>(1, topk * row_bytes);
   const int64_t per_unit = std::max<int64_t>(1, kBytesPerUnit / token_bytes);
-  const float* weights = args.weights.has_value() ? args.weights.as<float>() : nullptr;
-  executor.ParallelFor(CeilDiv(plan.tokens, per_unit), [&](int64_t unit, int) {
-    const int64_t end = std::min(plan.tokens, (unit + 1) * per_unit);
+  executor.ParallelFor(CeilDiv(source.tokens, per_unit), [&](int64_t unit, int) {
+    const int64_t end = std::min(source.tokens, (unit + 1) * per_unit);
     for (int64_t token = unit * per_unit; token < end; ++token) {
-      const char* from = args.x.as<char>() + token * row_bytes;
-      for (int64_t slot = token * plan.topk; slot < (token + 1) * plan.topk; ++slot) {
-        if (plan.slot_row[slot] < 0) continue;
-        const Range& range = ranges[plan.slot_rank[slot]];
-        const int64_t row = plan.slot_row[slot] - range.begin;
-        if (row < 0 || row >= range.end - range.begin) continue;
-        const Target& target = targets[plan.slot_rank[slot]];
+      const char* from = source.x + token * row_bytes;
+      for (int64_t slot = token * topk; slot < (token + 1) * topk; ++slot) {
+        if (source.slot_row[slot] < 0) continue;
+        const Target& target = targets[source.slot_rank[slot]];
+        const int64_t row = source.slot_row[slot] - target.range.begin;
+        if (row < 0 || row >= target.range.end - target.range.begin) continue;
         if (row_bytes > 0) copy(target.rows + row * row_bytes, from, row_bytes);
-        if (weights != nullptr) target.row_weights[row] = weights[slot];
+        if (source.weights != nullptr) target.row_weights[row] = source.weights[slot];
       }
     }
     StreamFence();
+  });
+}
+
+// All that one rank has for the targets.
+void Send(const DispatchArgs& args, const Plan& plan, const std::vector<Target>& targets,
+          Executor& executor) {
+  const int64_t row_bytes = args.x.size(1) * SizeOf(args.x.dtype());
+  const CopyRow copy = Copier(plan.tokens * plan.topk * row_bytes);
+  Move({plan.tokens, plan.slot_rank, plan.slot_row, args.x.as<char>(),
+        args.weights.has_value() ? args.weights.as<float>() : nullptr},
+       plan.topk, row_bytes, copy, targets, executor);
+}
+
+Target TargetOf(const DispatchArgs& args, const Plan& plan, int64_t rank) {
+  return {RangeOf(args, plan, rank), args.rows.as<char>(), args.row_weights.as<float>()};
+}
+
+// One rank takes its rows from what all ranks show: slots, x and weights of each.
+Status Receive(const DispatchArgs& args, const Plan& plan, std::span<const Window> peers,
+               Executor& executor) {
+  const int64_t row_bytes = args.x.size(1) * SizeOf(args.x.dtype());
+  std::vector<Target> targets(plan.ranks);
+  Target& mine = targets[plan.rank] = TargetOf(args, plan, plan.rank);
+  const CopyRow copy = Copier((mine.range.end - mine.range.begin) * row_bytes);
+  ClearPadding(args, plan, mine);
+  for (int64_t i = 0; i < plan.ranks; ++i) {
+    // Ranks begin at different ones, so that they do not all read the same memory.
+    const int64_t rank = (plan.rank + i) % plan.ranks;
+    const Window* shown = &peers[kPulledWindows * rank];
+    const int64_t slots = shown[0].bytes / (2 * kWord);
+    const int64_t tokens = plan.topk == 0 ? 0 : slots / plan.topk;
+    if (shown[1].bytes != tokens * row_bytes) {
+      return InvalidArgument("expert_parallel_dispatch: rank ", rank, " shows ", shown[1].bytes,
+                             " bytes of x for ", tokens, " tokens, but rank ", plan.rank,
+                             " has rows of ", row_bytes);
+    }
+    const auto* slot_rank = static_cast<const int32_t*>(shown[0].data);
+    Move({tokens, slot_rank, slot_rank + slots, static_cast<const char*>(shown[1].data),
+          args.weights.has_value() ? static_cast<const float*>(shown[2].data) : nullptr},
+         plan.topk, row_bytes, copy, targets, executor);
+  }
+  return Status::Ok();
+}
+
+// Over memory that ranks share: x passes through it once, where its k copies would have to.
+Status Pull(const DispatchArgs& args, const Plan& plan, const Call& call, Transport& transport,
+            Executor& executor) {
+  const int64_t slots = plan.tokens * plan.topk;
+  const int64_t x_bytes = slots == 0 ? 0 : args.x.num_elements() * SizeOf(args.x.dtype());
+  const Window windows[kPulledWindows] = {
+      {const_cast<int32_t*>(plan.slot_rank), 2 * slots * kWord},
+      {const_cast<void*>(args.x.data()), x_bytes},
+      {const_cast<void*>(args.weights.data()), args.weights.has_value() ? slots * kWord : 0}};
+  return transport.Share(call, windows, Access::kPeersRead, [&](std::span<const Window> peers) {
+    return Receive(args, plan, peers, executor);
+  });
+}
+
+// Over messages: what is written into the others' windows travels, each row for itself.
+Status Push(const DispatchArgs& args, const Plan& plan, const Call& call, Transport& transport,
+            Executor& executor) {
+  const int64_t row_bytes = args.x.size(1) * SizeOf(args.x.dtype());
+  const Target mine = TargetOf(args, plan, plan.rank);
+  const int64_t used = mine.range.end - mine.range.begin;
+  const Window windows[kPushedWindows] = {
+      {args.rows.data(), used * row_bytes},
+      {args.row_weights.data(), args.weights.has_value() ? used * kWord : 0}};
+  return transport.Share(call, windows, Access::kPeersWrite, [&](std::span<const Window> peers) {
+    std::vector<Target> targets(plan.ranks);
+    for (int64_t rank = 0; rank < plan.ranks; ++rank) {
+      const Window* shown = &peers[kPushedWindows * rank];
+      targets[rank] = {RangeOf(args, plan, rank), static_cast<char*>(shown[0].data),
+                       static_cast<float*>(shown[1].data)};
+    }
+    ClearPadding(args, plan, targets[plan.rank]);
+    Send(args, plan, targets, executor);
+    return Status::Ok();
   });
 }
 
@@ -128,9 +217,10 @@ Status DispatchTogether(std::span<const DispatchArgs* const> ranks, Executor& ex
                              ", capacity=", plans[0].capacity, " and wave ", ranks[0]->wave, " of ",
                              ranks[0]->waves.count);
     }
-    targets[rank] = {ranks[rank]->rows.as<char>(), ranks[rank]->row_weights.as<float>()};
+    targets[rank] = TargetOf(*ranks[rank], plans[rank], rank);
   }
   for (int64_t rank = 0; rank < count; ++rank) {
+    ClearPadding(*ranks[rank], plans[rank], targets[rank]);
     Send(*ranks[rank], plans[rank], targets, executor);
   }
   return Status::Ok();
@@ -140,24 +230,16 @@ Status Dispatch(const DispatchArgs& args, const Call& call, Transport& transport
                 Executor& executor) {
   Plan plan;
   const Status fault = Check(args, transport.rank(), transport.size(), &plan);
+  const bool pulls = transport.shares_memory();
   // A rank whose arguments are wrong must still come, or the others would wait for it.
-  const Range range = fault.ok() ? RangeOf(args, plan, plan.rank) : Range{0, 0};
-  const int64_t used = range.end - range.begin;
-  const int64_t row_bytes = fault.ok() ? args.x.size(1) * SizeOf(args.x.dtype()) : 0;
-  const bool weighted = args.weights.has_value() && fault.ok();
-  const Window windows[] = {
-      {args.rows.data(), used * row_bytes},
-      {args.row_weights.data(), weighted ? used * static_cast<int64_t>(sizeof(float)) : 0}};
-  return transport.Share(call, windows, Access::kPeersWrite, [&](void* const* peers) {
-    ANABRANCH_RETURN_IF_ERROR(fault);
-    std::vector<Target> targets(transport.size());
-    for (int rank = 0; rank < transport.size(); ++rank) {
-      targets[rank] = {static_cast<char*>(peers[2 * rank]),
-                       static_cast<float*>(peers[2 * rank + 1])};
-    }
-    Send(args, plan, targets, executor);
-    return Status::Ok();
-  });
+  if (!fault.ok()) {
+    const Window nothing[kPulledWindows] = {};
+    return transport.Share(call, {nothing, pulls ? kPulledWindows : kPushedWindows},
+                           pulls ? Access::kPeersRead : Access::kPeersWrite,
+                           [&](std::span<const Window>) { return fault; });
+  }
+  return pulls ? Pull(args, plan, call, transport, executor)
+               : Push(args, plan, call, transport, executor);
 }
 
 }  // namespace anabranch::expert_parallel

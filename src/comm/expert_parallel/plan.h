@@ -89,7 +89,7 @@ struct Plan {
   int64_t needed = 0;         // rows that the fullest rank needs
   const int32_t* counts = nullptr;             // [ranks, E]
   const int32_t* slot_rank = nullptr;          // [T,k] owner of the slot's expert; -1: no row
-  const int32_t* slot_row = nullptr;           // [T,k] row there; -1: no row
+  const int32_t* slot_row = nullptr;           // [T,k] row there; -1: no row; after slot_rank
   const int32_t* slot_order = nullptr;         // [T,k] the token's slots in ascending expert order
   const int32_t* group_sizes = nullptr;        // [L] rows that carry a token
   const int32_t* all_group_offsets = nullptr;  // [ranks, L+1]

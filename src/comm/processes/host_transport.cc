@@ -132,6 +132,21 @@ Status Absent(const Call& call, int waiting, const std::vector<Missing>& missing
   return Status(StatusCode::kDeadlineExceeded, text.str());
 }
 
+// What other ranks read of a window, to the same place in `to`.
+void CopyOut(const Window& window, char* to) {
+  const CopyRow copy = Copier(window.bytes);
+  const char* from = static_cast<const char*>(window.data);
+  const auto move = [&](int64_t begin, int64_t end) {
+    if (begin < end) copy(to + begin, from + begin, end - begin);
+  };
+  int64_t begin = 0;
+  for (const ByteRange& kept : window.kept) {
+    move(begin, kept.begin);
+    begin = kept.end;
+  }
+  move(begin, window.bytes);
+}
+
 }  // namespace
 
 HostTransport::HostTransport(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -353,28 +368,25 @@ Status HostTransport::Share(const Call& call, std::span<const Window> windows, A
   State& s = *state_;
   ANABRANCH_RETURN_IF_ERROR(Begin(call, 0, windows));
   const size_t count = windows.size();
-  std::vector<void*> peers(count * s.size);
+  std::vector<Window> peers(count * s.size);
   for (int rank = 0; rank < s.size; ++rank) {
     char* at = s.peers[rank]->arena.data();
     for (size_t w = 0; w < count; ++w) {
-      peers[rank * count + w] = at;
-      at += RoundUp(s.record_of(rank).bytes[w], kCacheLineBytes);
+      const int64_t bytes = s.record_of(rank).bytes[w];
+      peers[rank * count + w] = {at, bytes};
+      at += RoundUp(bytes, kCacheLineBytes);
     }
   }
-  const auto move = [&](bool out) {
+  const std::span<Window> shared = std::span(peers).subspan(s.rank * count, count);
+  if (access == Access::kPeersRead) {
     for (size_t w = 0; w < count; ++w) {
-      char* shared = static_cast<char*>(peers[s.rank * count + w]);
-      char* own = static_cast<char*>(windows[w].data);
-      const int64_t bytes = windows[w].bytes;
-      if (bytes > 0) Copier(bytes)(out ? shared : own, out ? own : shared, bytes);
+      CopyOut(windows[w], static_cast<char*>(shared[w].data));
+      shared[w] = windows[w];
     }
     StreamFence();
-  };
-  if (access == Access::kPeersRead) {
-    move(/*out=*/true);
     ANABRANCH_RETURN_IF_ERROR(Barrier(call));
   }
-  const Status status = body(peers.data());
+  const Status status = body(peers);
   Record& mine = s.record_of(s.rank);
   mine.code = static_cast<int32_t>(status.code());
   CopyText(status.message(), mine.message, sizeof(mine.message));
@@ -385,7 +397,12 @@ Status HostTransport::Share(const Call& call, std::span<const Window> windows, A
     return Status(static_cast<StatusCode>(record.code),
                   "rank " + std::to_string(s.name(rank)) + ": " + record.message);
   }
-  if (access == Access::kPeersWrite) move(/*out=*/false);
+  for (size_t w = 0; access == Access::kPeersWrite && w < count; ++w) {
+    if (windows[w].bytes == 0) continue;
+    Copier(windows[w].bytes)(static_cast<char*>(windows[w].data),
+                             static_cast<const char*>(shared[w].data), windows[w].bytes);
+  }
+  StreamFence();
   return Status::Ok();
 }
 

@@ -40,6 +40,7 @@ class HostTransport final : public Transport {
   Status AllGather(const Call& call, const void* mine, int64_t bytes, void* all) override;
   Status Share(const Call& call, std::span<const Window> windows, Access access,
                const Body& body) override;
+  bool shares_memory() const override { return true; }
   Status AwaitFirst(Call* call) override;
 
   void set_timeout(std::chrono::milliseconds timeout);

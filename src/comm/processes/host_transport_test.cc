@@ -118,10 +118,10 @@ TEST(HostTransport, SharesManyWindows) {
       values[w] = static_cast<int64_t>(1000 * transport.rank() + w);
       windows.push_back({&values[w], sizeof(int64_t)});
     }
-    const Status status =
-        transport.Share({"combine", 1, 2, 0}, windows, Access::kPeersRead, [](void* const* peers) {
+    const Status status = transport.Share(
+        {"combine", 1, 2, 0}, windows, Access::kPeersRead, [](std::span<const Window> peers) {
           for (size_t at = 0; at < 2 * kCount; ++at) {
-            EXPECT_EQ(*static_cast<const int64_t*>(peers[at]),
+            EXPECT_EQ(*static_cast<const int64_t*>(peers[at].data),
                       static_cast<int64_t>(1000 * (at / kCount) + at % kCount));
           }
           return Status::Ok();

@@ -40,10 +40,11 @@ int32_t ProgramBuilder::Collective(const Where& where, Stream stream, Kind kind,
   const double busiest = std::max(transfer.scale_up, transfer.scale_out);
   if (busiest <= 0) return id;
   task.sm_share = collective_share_;
-  // Every byte is read on one side and written on the other.
+  // Every byte is read on one side and written on the other, none while the latency lasts: what the
+  // collective costs compute does not grow when its bytes get faster.
   const double bytes =
       2 * (transfer.scale_up * ports_.scale_up + transfer.scale_out * ports_.scale_out);
-  task.hbm_share = bytes / busiest / request_.hardware.hbm_bandwidth;
+  task.hbm_share = bytes / transfer.Seconds() / request_.hardware.hbm_bandwidth;
   return id;
 }
 

@@ -182,20 +182,22 @@ def body(ids, x):
 
 mesh = Mesh(np.array(jax.devices()), ("expert",))
 run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
-put = lambda a: jax.make_array_from_callback(a.shape, jax.sharding.NamedSharding(mesh, P("expert")), lambda i: a[i])
+by_expert = jax.sharding.NamedSharding(mesh, P("expert"))
+put = lambda a: jax.make_array_from_callback(a.shape, by_expert, lambda i: a[i])
 y, gradient = run(put(ids), put(x))
 mine = slice(group.rank * tokens, (group.rank + 1) * tokens)
 np.testing.assert_array_equal(y.addressable_data(0), topk * x[mine])
 np.testing.assert_array_equal(gradient.addressable_data(0), 2 * topk * topk * x[mine])
 
-# A layer whose rows come in at most three parts of four waves each, one rank's tokens all to one expert: beside one device.
+# At most three parts of four waves each, one rank's tokens all to one expert: beside one device.
 rows = group.size * tokens
 ids[: rows // 2] = [0, 1]
 draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
 weights, y_grad = draw(rows, topk), draw(rows, hidden)
 matrices = [draw(experts, hidden, 4), draw(experts, hidden, 4), draw(experts, 4, hidden)]
 place = ExpertParallel(num_experts=experts, topk=topk).slots(group.size)
-spread = lambda w: np.zeros((max(place) + 1 + -(max(place) + 1) % group.size, *w.shape[1:]), w.dtype)
+slots = group.size * -(-experts // group.size)
+spread = lambda w: np.zeros((slots, *w.shape[1:]), w.dtype)
 
 def layer(x, ids, weights, y_grad, *matrices, ep=None):
     f = lambda x, w, *m: ab.moe_ffn(x, ab.Routing(ids, w, None), *m, expert_parallel=ep)

@@ -71,6 +71,12 @@ def test_a_donated_state_is_overwritten_where_it_lies():
     assert memory.alias_size_in_bytes >= 0.99 * size
 
 
+def test_swiglu_keeps_nothing_in_f32_for_its_gradient():
+    program, _ = compiled(dense_width=1000)  # a width of its own: rows [8 x 64, 1000]
+    wide = re.findall(r"%(\S+) = f32\[(?:8,64|512),1000\]", program.as_text().split("ENTRY")[1])
+    assert len(wide) <= 1, wide  # the sigmoid that both gradients share
+
+
 def test_gradients_of_microbatches_are_added_into_one_tree():
     program, state = compiled(microbatches=4)
     if program.memory_analysis() is None:

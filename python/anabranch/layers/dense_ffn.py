@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from anabranch.layers.initializers import Shape, initialise
 from anabranch.ops.linear import linear
+from anabranch.ops.remat import hold
 
 Params = dict[str, Any]
 
@@ -31,8 +32,9 @@ def dense_ffn(params: Params, x: jax.Array) -> jax.Array:
     The activation is computed in f32 and rounded once.
     """
     with jax.named_scope("dense_ffn"):
-        hidden = _swiglu(linear(x, params["w_gate"]), linear(x, params["w_up"]))
-        return linear(hidden, params["w_down"])
+        rows = x.reshape(-1, x.shape[-1])  # what is held has the shape that products write
+        hidden = _swiglu(linear(rows, params["w_gate"]), linear(rows, params["w_up"]))
+        return linear(hidden, params["w_down"]).reshape(x.shape)
 
 
 def _plain_swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
@@ -44,7 +46,8 @@ def _plain_swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
 def _swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
     """`silu(gate) * up`, computed in f32 and rounded once.
 
-    Keeps its arguments alone: what XLA would keep is four arrays in f32, written by loops of their own.
+    Keeps its arguments alone: what XLA would keep is four arrays in f32, written by loops of their own. It also
+    finds the sigmoid of both passes to be one and keeps that, unless the second one starts from held arguments.
     """
     return _plain_swiglu(gate, up)
 
@@ -54,7 +57,8 @@ def _swiglu_forward(gate: jax.Array, up: jax.Array) -> tuple[jax.Array, Any]:
 
 
 def _swiglu_backward(kept: Any, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jax.vjp(_plain_swiglu, *kept)[1](grad)
+    held = [hold(argument, grad) for argument in kept]
+    return jax.vjp(_plain_swiglu, *held)[1](grad)
 
 
 _swiglu.defvjp(_swiglu_forward, _swiglu_backward)

@@ -44,13 +44,21 @@ def _remat(function: Callable[..., Any], policy: Any) -> Callable[..., Any]:
     def backward(pullback: Any, gradients: Any) -> Any:
         kept, structure = jax.tree.flatten(pullback)
         until = jax.tree.leaves(gradients)[0]
-        held = [_hold(x, until) if x.shape == until.shape else x for x in kept]
+        held = [hold(x, until) if x.shape == until.shape else x for x in kept]
         return jax.tree.unflatten(structure, held)(gradients)
 
     run.defvjp(forward, backward)
     return run
 
 
-def _hold(x: jax.Array, until: jax.Array) -> jax.Array:
+@jax.custom_vjp
+def hold(x: jax.Array, until: jax.Array) -> jax.Array:
+    """Returns x [...], which exists once `until` [...] does: what is computed from it is computed after that.
+
+    Without a copy where x is needed nowhere later under another shape. Its gradient is that of x.
+    """
     like = jax.ShapeDtypeStruct(x.shape, x.dtype)
     return _register.call("hold", like, x, until, aliases={0: 0})
+
+
+hold.defvjp(lambda x, until: (hold(x, until), None), lambda _, grad: (grad, None))

@@ -15,7 +15,7 @@ import probe
 import anabranch as ab
 from anabranch import engine, models, recipes
 from anabranch.train import machine
-from anabranch.train.step import init_state, make_train_step
+from anabranch.train.step import init_state, jit_step, keep_gradients, make_train_step
 
 
 def describe() -> dict[str, Any]:
@@ -65,17 +65,18 @@ def step(job: dict[str, Any]) -> dict[str, Any]:
         "segment_ids": np.ones(shape, np.int32),
         "positions": np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy(),
     }
-    train_step = jax.jit(make_train_step(recipe), donate_argnums=0)
-    state = init_state(jax.random.key(0), recipe)
+    train_step = jit_step(make_train_step(recipe))
+    state = keep_gradients(init_state(jax.random.key(0), recipe))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     first = np.array(jax.tree.leaves(state.params)[0])
     dropped = 0
-    clock = probe.Probe(job["warmup"])
+    clock, freed = probe.Probe(job["warmup"]), machine.FreedMemory()
     for _ in range(job["warmup"] + job["steps"]):
 
         def run() -> float:
             nonlocal state, metrics
             state, metrics = jax.block_until_ready(train_step(state, batch))
+            freed.after_step()  # as the trainer does
             return float(metrics.cross_entropy)
 
         metrics: Any = None

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from anabranch.train import machine
+
 # 200 MiB in blocks that malloc serves from its heap, below one that stays.
 PROGRAM = """
 import json, sys
@@ -32,3 +34,17 @@ def test_freed_memory_is_kept_until_it_is_returned():
     full, freed, returned = (1024 * gib for gib in json.loads(run.stdout))
     assert full - freed < 20, "MiB of 200 went back although they are to be kept"
     assert freed - returned > 180, "MiB of 200 should have gone back"
+
+
+def test_a_process_that_grew_by_what_it_cannot_use_gives_that_back_once(monkeypatch):
+    #         1st step  same  moved  after  same  more is needed, and stays
+    sizes = [1.0, 1.01, 1.25, 1.0, 1.01, 1.1, 1.1, 1.1, 1.1]
+    returned = []
+    monkeypatch.setattr(
+        machine, "return_freed_memory", lambda: returned.append(machine.resident_gib())
+    )
+    freed = machine.FreedMemory()
+    for size in sizes:
+        monkeypatch.setattr(machine, "resident_gib", lambda size=size: size)
+        freed.after_step()
+    assert returned == [1.25, 1.1]

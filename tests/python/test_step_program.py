@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anabranch import recipes
-from anabranch.train.step import batch_shapes, init_state, make_train_step
+from anabranch.train.step import batch_shapes, init_state, jit_step, keep_gradients, make_train_step
 
 
 @functools.cache
@@ -69,6 +69,28 @@ def test_a_donated_state_is_overwritten_where_it_lies():
     if memory is None:
         pytest.skip("this jaxlib reports no memory")
     assert memory.alias_size_in_bytes >= 0.99 * size
+
+
+def test_kept_gradients_are_overwritten_where_they_lie_and_change_no_bit():
+    recipe = recipes.get("smoke")
+    state = init_state(jax.random.key(0), recipe)
+    batch = {
+        name: jnp.asarray(np.random.default_rng(0).integers(1, 9, shape.shape), jnp.int32)
+        for name, shape in batch_shapes(4, 32).items()
+    }
+    expected, metrics = jax.jit(make_train_step(recipe))(state, batch)
+    given = keep_gradients(state)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(given))
+    program = jit_step(make_train_step(recipe)).lower(given, batch).compile()
+    assert not shapes_of(program.as_text(), "copy") & weight_shapes(state)
+    memory = program.memory_analysis()
+    assert memory is None or memory.alias_size_in_bytes >= 0.99 * size
+    got, same_metrics = program(given, batch)
+    jax.tree.map(np.testing.assert_array_equal, (expected.params, expected.opt_state), got[:2])
+    np.testing.assert_array_equal(metrics.grad_squares, same_metrics.grad_squares)
+    largest = np.argmax(metrics.grad_squares)  # what is kept are this step's gradients
+    kept = np.asarray(jax.tree.leaves(got.gradients)[largest], np.float64)
+    np.testing.assert_allclose(np.sum(kept**2), metrics.grad_squares[largest], rtol=1e-4)
 
 
 def test_swiglu_keeps_nothing_in_f32_for_its_gradient():

@@ -12,7 +12,8 @@ import numpy as np
 
 from anabranch import engine, models, recipes
 from anabranch.bench.timing import measure
-from anabranch.train.step import init_state, make_train_step
+from anabranch.train.machine import FreedMemory
+from anabranch.train.step import init_state, jit_step, keep_gradients, make_train_step
 
 _RECIPES = (("bench_190m", "bench-190m"), ("default", "default"))
 
@@ -59,13 +60,15 @@ def prepare(recipe: recipes.Recipe) -> tuple[Callable[[], None], list[float]]:
         "segment_ids": np.ones(shape, np.int32),
         "positions": np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy(),
     }
-    step = jax.jit(make_train_step(recipe), donate_argnums=0)
-    carried: list[Any] = [init_state(jax.random.key(0), recipe)]
+    step = jit_step(make_train_step(recipe))
+    carried: list[Any] = [keep_gradients(init_state(jax.random.key(0), recipe))]
     losses: list[float] = []
+    freed = FreedMemory()
 
     def run() -> None:
         carried[0], metrics = step(carried[0], batch)
         losses.append(float(metrics.cross_entropy))
+        freed.after_step()  # as the trainer does
 
     return run, losses
 

@@ -98,6 +98,29 @@ def return_freed_memory() -> None:
     malloc_trim(ctypes.c_size_t(0))
 
 
+class FreedMemory:
+    """Returns freed memory to the system when a process that keeps it has grown by what it cannot use.
+
+    glibc asks for up to 96 bytes more than an aligned block gets and frees them as blocks of their own. Once others
+    have taken those, an array of the same size no longer fits where the last one lay, and a loop that allocates the
+    same in every step grows by all of its temporaries, again and again.
+    """
+
+    def __init__(self, growth: float = 0.02) -> None:
+        """`growth`: the share by which resident memory may grow unnoticed."""
+        self._growth = growth
+        self._limit: float | None = None
+
+    def after_step(self) -> None:
+        """To be called after every step; the first one, and the one after a return, say what a step needs."""
+        resident = resident_gib()
+        if self._limit is None:
+            self._limit = resident * (1 + self._growth)
+        elif resident > self._limit:
+            return_freed_memory()
+            self._limit = None
+
+
 def memory_gib() -> float:
     """Physical memory of the machine in GiB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -19,7 +19,7 @@ from anabranch.train import checkpoint, measure, metrics, report, run_folder
 from anabranch.train.corpus import open_corpus, warn
 from anabranch.train.evaluation import HeldOut
 from anabranch.train.generation import Generator
-from anabranch.train.machine import return_freed_memory
+from anabranch.train.machine import FreedMemory, return_freed_memory
 from anabranch.train.meter import Meter, Position
 from anabranch.train.metrics import MetricsLog, NoLog
 from anabranch.train.prefetch import Prefetcher
@@ -31,6 +31,8 @@ from anabranch.train.step import (
     batch_shapes,
     first_non_finite,
     init_state,
+    jit_step,
+    keep_gradients,
     make_train_step,
 )
 from anabranch.train.stopping import stop_requested
@@ -107,7 +109,7 @@ class Trainer:
             at = "no checkpoint yet, starting at" if found is None else "resuming at"
             self.progress.note(f"{at} step {found.step if found else 0}")
         if found is None:
-            return self.ranks.place(jax.jit(build)(self.recipe.train.seed)), Position()
+            return self.ranks.place(build(self.recipe.train.seed)), Position()
         template = jax.eval_shape(build, self.recipe.train.seed)
         try:
             state = TrainState(
@@ -184,15 +186,18 @@ class Trainer:
         shapes = batch_shapes(train.batch_size, train.sequence_length)
         ranks = self.ranks
         step = ranks.spread(make_train_step(self.recipe, ranks.tree, ranks.expert_parallel))
-        step = jax.jit(step, donate_argnums=0)
-        step = step.lower(self.state, ranks.place_batch(shapes)).compile()
+        if ranks.count == 1:
+            self.state = keep_gradients(self.state)
+        step = jit_step(step).lower(self.state, ranks.place_batch(shapes)).compile()
         return_freed_memory()  # the compiler's
+        freed = FreedMemory()
         batches = Prefetcher(self.reader)
         self.meter.start()
         try:
             with stop_requested() as stop:
                 while self.position.step < self.total_steps:
                     self._step(step, batches, log)
+                    freed.after_step()
                     self._between_steps(log)
                     stopping = processes.any_process("between steps", stop())
                     if stopping and self.position.step < self.total_steps:

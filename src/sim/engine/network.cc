@@ -57,7 +57,8 @@ std::vector<Side> SidesOf(const Ports& ports, int64_t ranks, int64_t stride) {
 // byte to every other, gap by gap.
 double LinkBytes(const Side& side, double ranks) {
   const double extent = static_cast<double>(side.extent);
-  const double half = static_cast<double>(side.extent / 2);
+  const int64_t below = side.extent / 2;
+  const double half = static_cast<double>(below);
   // On a ring a byte takes the shorter way: hops to all others, over two links. On a line the
   // middle link carries what the members of one half send to the other.
   const double crossing = side.ring ? half * (extent - half) / 2 : half * (extent - half);

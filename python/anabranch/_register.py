@@ -35,6 +35,8 @@ TARGETS = (
     "expert_parallel_prepare",
     "expert_parallel_dispatch",
     "expert_parallel_combine",
+    "expert_parallel_decode",
+    "encode_rows",
     "ragged_all_to_all",
     "ragged_all_to_all_grad",
     "sum_over_ranks",

@@ -5,6 +5,7 @@
 #include "comm/expert_parallel/combine.h"
 #include "comm/expert_parallel/dispatch.h"
 #include "comm/expert_parallel/prepare.h"
+#include "comm/wire/wire.h"
 #include "ffi/ffi_support.h"
 #include "ffi/meet.h"
 
@@ -94,6 +95,13 @@ xffi::Future CombineHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer pl
       });
 }
 
+xffi::Error DecodeHandler(xffi::ThreadPool pool, AnyBuffer plan, AnyBuffer slots, Output rows,
+                          int64_t wave, int64_t waves) {
+  XlaExecutor executor(pool);
+  return ToError(expert_parallel::Decode(
+      {View(plan), View(slots), View(rows), wave, {.count = waves}}, {&executor, nullptr, 0}));
+}
+
 auto Bind() { return xffi::Ffi::Bind().Ctx<xffi::RunId>().Ctx<xffi::ThreadPool>(); }
 
 }  // namespace
@@ -142,3 +150,11 @@ ANABRANCH_FFI_HANDLER(anabranch_expert_parallel_combine, anabranch::ffi::Combine
                           .Attr<bool>("processes")
                           .Attr<bool>("weighted")
                           .Attr<int64_t>("domain_size"));
+ANABRANCH_FFI_HANDLER(anabranch_expert_parallel_decode, anabranch::ffi::DecodeHandler,
+                      xla::ffi::Ffi::Bind()
+                          .Ctx<xla::ffi::ThreadPool>()
+                          .Arg<AnyBuffer>()  // plan
+                          .Arg<AnyBuffer>()  // slots [C,WireBytes(H)]
+                          .Ret<AnyBuffer>()  // rows [C,H]
+                          .Attr<int64_t>("wave")
+                          .Attr<int64_t>("waves"));

@@ -1,6 +1,7 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "ffi/ffi_support.h"
 #include "ops/quantize/quantize.h"
+#include "ops/quantize/wire/wire_rows.h"
 
 namespace anabranch::ffi {
 namespace {
@@ -98,7 +99,19 @@ xffi::Error RandomHadamardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
                                          RandomHadamardScratchBytes, args, pool));
 }
 
+xffi::Error EncodeRowsHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
+                              xffi::Result<xffi::AnyBuffer> slots) {
+  XlaExecutor executor(pool);
+  return ToError(EncodeRows({View(x), View(slots)}, {&executor, nullptr, 0}));
+}
+
 }  // namespace
+
+ANABRANCH_FFI_HANDLER(anabranch_encode_rows, EncodeRowsHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()    // x [M,H]
+                          .Ret<xffi::AnyBuffer>());  // slots [M,WireBytes(H)]
 
 ANABRANCH_FFI_HANDLER(anabranch_quantize, QuantizeHandler,
                       xffi::Ffi::Bind()

@@ -242,7 +242,7 @@ def test_worst_capacity():
         ({"waves": 0}, "waves=0"),
         ({"chunks": 0}, "chunks=0"),
         ({"combine": "three_level"}, "combine_mode='three_level'"),
-        ({"wire": "mxfp8"}, "wire='mxfp8'"),
+        ({"wire": "mxfp4"}, "wire='mxfp4'; must be one of bf16, mxfp8"),
         ({"transport": "tcp"}, "transport='tcp'"),
         ({"rank_of_expert": (0,)}, "rank_of_expert"),
     ],

@@ -172,22 +172,28 @@ ids = np.argsort(rng.random((group.size * tokens, experts)), axis=1)[:, :topk].a
 x = rng.integers(-8, 8, (group.size * tokens, hidden)).astype(np.float32)
 ep = ExpertParallel(num_experts=experts, topk=topk, transport="mpi")
 
-def body(ids, x):
+wired = ExpertParallel(num_experts=experts, topk=topk, wire="mxfp8")
+rough = rng.normal(size=x.shape).astype(np.float32)
+
+def body(ids, x, rough):
     plan = ep.prepare(ids)
     def loss(x):
         y = ep.combine(plan, ep.dispatch(plan, x))
         return jnp.sum(y * y), y
     (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(x)
-    return y, gradient
+    sent = wired.dispatch(plan, rough, jnp.ones(ids.shape))[0]
+    return y, gradient, wired.combine(plan, sent)
 
 mesh = Mesh(np.array(jax.devices()), ("expert",))
 run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
 by_expert = jax.sharding.NamedSharding(mesh, P("expert"))
 put = lambda a: jax.make_array_from_callback(a.shape, by_expert, lambda i: a[i])
-y, gradient = run(put(ids), put(x))
+y, gradient, sums = run(put(ids), put(x), put(rough))
 mine = slice(group.rank * tokens, (group.rank + 1) * tokens)
 np.testing.assert_array_equal(y.addressable_data(0), topk * x[mine])
 np.testing.assert_array_equal(gradient.addressable_data(0), 2 * topk * topk * x[mine])
+values = np.asarray(ab.quantize(jnp.asarray(rough[mine]), "mxfp8_e4m3").dequantize())
+np.testing.assert_array_equal(sums.addressable_data(0), topk * values)
 
 # At most three parts of four waves each, one rank's tokens all to one expert: beside one device.
 rows = group.size * tokens

@@ -101,6 +101,7 @@ def test_contract_paths_exist() -> None:
         ("model.num_experts=4", "model.topk=8"),
         ("model.attention.num_heads=0", "model.attention.num_heads=0"),
         ("parallel.waves=0", "must be 1 to 64"),
+        ("parallel.wire=fp8", "must be one of bf16, mxfp8"),
         ("parallel.capacity=some", "must be 'worst' or a number of rows"),
         ("precision.recipe=mxfp9", "must be one of bf16, mxfp8"),
         ("precision.overrides=first=bf16", "first:N=RECIPE"),

@@ -7,6 +7,7 @@ import dataclasses
 
 from anabranch.layers.config import check
 from anabranch.models.config import Config
+from anabranch.ops.expert_parallel.options import WIRES
 from anabranch.recipes.precision import PrecisionConfig
 
 
@@ -82,7 +83,7 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig:
-    """How a run is spread: ranks, overlap waves, receive capacity per rank and dispatch chunks.
+    """How a run is spread: ranks, overlap waves, receive capacity per rank, dispatch chunks, wire format.
 
     Of `devices` ranks each `devices / data` neighbours hold all experts between them, and different
     groups of them train on different sequences.
@@ -90,6 +91,8 @@ class ParallelConfig:
     receives at a time: "worst", as many as any routing can send, or a number; tokens are then taken in as
     many parts as that needs, and every token is served. `chunks` is the most parts, or more where `capacity`
     needs more; with "worst" a rank has room for one of them. On one rank these have no effect.
+    `wire` is "bf16", or "mxfp8": rows of tokens, and of gradients, are rounded to it on their way to their
+    experts, on one rank too.
     """
 
     devices: int = 1
@@ -97,9 +100,11 @@ class ParallelConfig:
     waves: int = 1
     capacity: str = "worst"
     chunks: int = 1
+    wire: str = "bf16"
 
     def __post_init__(self) -> None:
         """Checks every value."""
+        check(self, "wire", self.wire in WIRES, f"must be one of {', '.join(WIRES)}")
         check(self, "waves", 1 <= self.waves <= 64, "must be 1 to 64")
         check(self, "chunks", self.chunks >= 1, "must be at least 1")
         number = self.capacity.isdecimal() and int(self.capacity) >= 1

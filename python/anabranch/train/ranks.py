@@ -102,7 +102,10 @@ class Ranks:
             raise UsageError(
                 f"--devices {self.count}: this process has {len(devices)}; jax was started before"
             )
-        self.expert_parallel = _expert_parallel(recipe) if self.count > data else None
+        # One rank that holds all experts dispatches to itself where rows are rounded on their way.
+        wired = recipe.parallel.wire != "bf16" and recipe.model.num_moe_layers > 0
+        self.expert_parallel = _expert_parallel(recipe) if self.count > data or wired else None
+        self._in_mesh = self.count > 1 or self.expert_parallel is not None
         self._order = _sequences_by_rank(recipe).reshape(-1)
         self._mesh = jax.sharding.Mesh(
             np.array(devices[: self.count]).reshape(data, -1), (DATA_AXIS, AXIS)
@@ -116,7 +119,7 @@ class Ranks:
 
     def place(self, tree: Any) -> Any:
         """The same arrays where `specs` wants them; of experts every rank gets as many, zeros if need be."""
-        if self.count == 1:
+        if not self._in_mesh:
             return tree
         tree = self._map_experts(self._spread_out, tree)
         shardings = jax.tree.map(
@@ -137,7 +140,7 @@ class Ranks:
 
     def gather(self, tree: Any) -> Any:
         """The same arrays whole on the first device of this process; every process must call it."""
-        if self.count == 1:
+        if not self._in_mesh:
             return tree
         if self._between_processes:
             tree = jax.tree.map(_whole, tree)
@@ -151,7 +154,7 @@ class Ranks:
         Each rank gets its experts and, of every microbatch, its share of the sequences; the second result, what the
         step reports, must be equal on all ranks.
         """
-        if self.count == 1:
+        if not self._in_mesh:
             return step
 
         def everywhere(state: Any, batch: Any) -> Any:
@@ -208,7 +211,9 @@ def _sequences_by_rank(recipe: Recipe) -> np.ndarray:
 def _expert_parallel(recipe: Recipe) -> ExpertParallel:
     """How rows travel; a capacity is a bound in which every token is served, in as many parts as it takes."""
     model, train, parallel = recipe.model, recipe.train, recipe.parallel
-    options: dict[str, Any] = {"waves": parallel.waves, "chunks": parallel.chunks}
+    options: dict[str, Any] = {
+        "waves": parallel.waves, "chunks": parallel.chunks, "wire": parallel.wire,
+    }  # fmt: skip
     if parallel.capacity != "worst":
         capacity = int(parallel.capacity)
         sequences = _sequences_by_rank(recipe).shape[2]

@@ -18,7 +18,7 @@ namespace anabranch::expert_parallel {
 // Padding rows between groups, and their weights, are zeroed. Rows past the plan's used_rows are
 // not touched. A call with waves.count > 1 sends one wave, into a buffer that begins with its first
 // row; calls of different waves need not come in any order.
-//   Layout    row-major; outputs overlap nothing.
+//   Layout    row-major; outputs overlap nothing. u8 rows are slots of comm/wire/wire.h.
 //   Empty     T = 0, H = 0, ranks that send or receive nothing are normal.
 //   Numerics  copies; with large payloads by non-temporal stores, each row written once.
 //   Memory    allocates nothing that grows with T, H or the ranks' rows.
@@ -27,7 +27,7 @@ namespace anabranch::expert_parallel {
 //   Threads   collective over the plan's ranks; work is spread over the executor.
 struct DispatchArgs {
   ConstTensorView plan;     // i32[PlanWords]
-  ConstTensorView x;        // [T,H] f32 | bf16
+  ConstTensorView x;        // [T,H] f32 | bf16 | u8
   ConstTensorView weights;  // [T,k] f32, or absent
   TensorView rows;          // [C,H] as x; C at least the plan's capacity, or the wave's rows
   TensorView row_weights;   // [C] f32, or absent: with weights only

@@ -90,6 +90,7 @@ class Options(NamedTuple):
     weighted: bool
     processes: bool
     domain_size: int = 0
+    wire: str = "bf16"
 
 
 class Wave(NamedTuple):
@@ -100,26 +101,53 @@ class Wave(NamedTuple):
     capacity: int
 
 
+class Load(NamedTuple):
+    """Rows [T, hidden] of ``dtype`` as they travel: themselves, or u8 slots of the mxfp8 wire."""
+
+    array: jax.Array
+    hidden: int
+    dtype: Any
+
+
+def load(options: Options, x: jax.Array) -> Load:
+    """Rows x as the wire wants them: encoded once, however many ranks and waves they go to."""
+    tokens, hidden = x.shape
+    if options.wire == "bf16":
+        return Load(x, hidden, x.dtype)
+    # A scale of one byte for each 32 codes, as WireBytes of the engine.
+    slots = _shaped(tokens, hidden + -(-hidden // 32), dtype=jnp.uint8)
+    return Load(_register.call("encode_rows", slots, x), hidden, x.dtype)
+
+
 def send(
-    options: Options, wave: Wave, index: jax.Array, words: jax.Array, *arrays: jax.Array
+    options: Options,
+    wave: Wave,
+    index: jax.Array,
+    words: jax.Array,
+    loaded: Load,
+    weights: jax.Array,
 ) -> list[jax.Array]:
-    """The bare dispatch of one wave: from x and weights, rows and row_weights."""
-    x, weights = arrays
+    """The bare dispatch of one wave: from tokens' rows and weights, rows and row_weights."""
+    travelling = loaded.array
     results = (
-        _shaped(wave.capacity, x.shape[1], dtype=x.dtype),
+        _shaped(wave.capacity, travelling.shape[1], dtype=travelling.dtype),
         _shaped(wave.capacity if options.weighted else 0, dtype=jnp.float32),
     )
-    return _collective.call(
+    of_wave = {"wave": wave.index, "waves": wave.count}
+    rows, row_weights = _collective.call(
         "expert_parallel_dispatch",
         results,
         Place(index, options.ranks, options.processes),
         words,
-        x,
+        travelling,
         weights,
         weighted=options.weighted,
-        wave=wave.index,
-        waves=wave.count,
+        **of_wave,
     )
+    if options.wire != "bf16":
+        decoded = _shaped(wave.capacity, loaded.hidden, dtype=loaded.dtype)
+        rows = _register.call("expert_parallel_decode", decoded, words, rows, **of_wave)
+    return [rows, row_weights]
 
 
 def fetch(
@@ -143,11 +171,14 @@ def fetch(
     )
 
 
-# Dispatch and combine are each other's transposes, weights included.
+# Dispatch and combine are each other's transposes, weights included; the rounding of a wire counts as
+# the identity.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def dispatch(options: Options, index: jax.Array, *operands: jax.Array) -> list[jax.Array]:
-    """From words, x and weights: rows and row_weights."""
-    return send(options, Wave(0, 1, options.capacity), index, *operands)
+def dispatch(
+    options: Options, index: jax.Array, words: jax.Array, x: jax.Array, weights: jax.Array
+) -> list[jax.Array]:
+    """Rows and row_weights."""
+    return send(options, Wave(0, 1, options.capacity), index, words, load(options, x), weights)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

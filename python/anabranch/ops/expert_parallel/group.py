@@ -40,7 +40,8 @@ class ExpertParallel:
         for a chunk. Every token is served and nothing overflows. 1: all at once.
       waves: ``moe_ffn`` exchanges and computes a rank's experts in so many groups, the exchange of later
         ones under way while earlier ones are computed. No result depends on it.
-      wire: ``"bf16"``: rows travel in their own type.
+      wire: how ``dispatch`` sends rows, of gradients too. ``"bf16"``: in their own type. ``"mxfp8"``: rounded
+        once per token, as ``quantize(x, "mxfp8_e4m3")``; its gradient is 1. ``combine`` never rounds so.
       transport: ``"inprocess"``: ranks are devices of one process; ``"mpi"``: every rank is a process
         that mpirun has started, see ``start_processes``; ``"auto"``: whichever of them JAX was started
         for.
@@ -204,8 +205,8 @@ class ExpertParallel:
         """What the exchanges of this rank's ``tokens`` tokens need to know."""
         ranks, processes = jax.lax.axis_size(self.axis_name), self.between_processes()
         capacity = self.static_capacity(tokens, ranks)
-        domain = self.domain_size if self.combine_mode == "two_level" else 0
-        return calls.Options(ranks, tokens, self.topk, capacity, weighted, processes, domain)
+        how = (processes, self.domain_size if self.combine_mode == "two_level" else 0, self.wire)
+        return calls.Options(ranks, tokens, self.topk, capacity, weighted, *how)
 
     def between_processes(self) -> bool:
         """Whether ranks are processes; starts the transport between them if need be."""

@@ -7,6 +7,7 @@ from typing import Any
 
 OVERFLOWS = ("error", "grow", "drop")
 COMBINE_MODES = ("exact", "two_level")
+WIRES = ("bf16", "mxfp8")
 MAX_WAVES = 64
 
 
@@ -31,7 +32,7 @@ def check_options(group: Any) -> None:
     check("domain_size", group.domain_size >= 1, "must be at least 1")
     check("chunks", group.chunks >= 1, "must be at least 1")
     check("waves", 1 <= group.waves <= MAX_WAVES, f"must be 1 to {MAX_WAVES}")
-    check("wire", group.wire == "bf16", "this version sends rows in their own type ('bf16')")
+    check("wire", group.wire in WIRES, f"must be one of {', '.join(WIRES)}")
     known = group.transport in ("auto", "inprocess", "mpi")
     check("transport", known, "this version has 'auto', 'inprocess' and 'mpi'")
     check("alignment", group.alignment >= 1, "must be at least 1")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from anabranch import _register
 from anabranch.ops.expert_parallel import calls
-from anabranch.ops.expert_parallel.calls import ExpertParallelPlan, Options, Wave
+from anabranch.ops.expert_parallel.calls import ExpertParallelPlan, Load, Options, Wave
 from anabranch.ops.expert_parallel.moe_ffn_rows import rows_backward, rows_forward
 
 
@@ -54,7 +54,8 @@ def _forward(
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     place, words, offsets, x, weights, *matrices = arrays
     # All exchanges first: each then has its buffers from the beginning, and none waits for products.
-    sent = [_send(options, wave, place, words, x, weights) for wave in options.waves]
+    loaded = calls.load(options.call, x)
+    sent = [_send(options, wave, place, words, loaded, weights) for wave in options.waves]
     results, saved = [], []
     for wave, (rows, row_weights) in zip(options.waves, sent, strict=True):
         if _is_empty(options, wave):
@@ -75,7 +76,8 @@ def _backward(options: WaveOptions, kept: tuple[Any, ...], y_grad: jax.Array) ->
     place, words, offsets, matrices, saved = kept
     unweighted = options._replace(call=options.call._replace(weighted=False))
     none = _register.vary_as(jnp.zeros(0, jnp.float32), place)
-    sent = [_send(unweighted, wave, place, words, y_grad, none)[0] for wave in options.waves]
+    loaded = calls.load(options.call, y_grad)
+    sent = [_send(unweighted, wave, place, words, loaded, none)[0] for wave in options.waves]
     results: list[jax.Array] = []
     matrix_grads: tuple[jax.Array, ...] = ()
     for wave, out_grad, of_wave in zip(options.waves, sent, saved, strict=True):
@@ -100,11 +102,16 @@ _in_waves.defvjp(_forward, _backward)
 
 
 def _send(
-    options: WaveOptions, wave: Wave, place: jax.Array, words: jax.Array, *arrays: jax.Array
+    options: WaveOptions,
+    wave: Wave,
+    place: jax.Array,
+    words: jax.Array,
+    loaded: Load,
+    weights: jax.Array,
 ) -> list[jax.Array]:
     if not _is_empty(options, wave):
-        return calls.send(options.call, wave, place, words, *arrays)
-    empty = (jnp.zeros((0, arrays[0].shape[1]), arrays[0].dtype), jnp.zeros(0, jnp.float32))
+        return calls.send(options.call, wave, place, words, loaded, weights)
+    empty = (jnp.zeros((0, loaded.hidden), loaded.dtype), jnp.zeros(0, jnp.float32))
     return [_register.vary_as(array, place) for array in empty]
 
 

@@ -77,12 +77,15 @@ Status GroupedGemmDgradCoded(const GroupedGemmDgradCodedArgs& args, const Contex
 // group's dw is written as exact +0.
 //   Leaves    with num_leaves above 1 the rows of every group are cut into that many equal leaves
 //             and summed by the tree of tile/tree_block.h; a power of two, at most 64.
+//   Scale     where scale is given, every leaf's sum is multiplied by scale[g] and rounded before
+//             sums are added: leaves of one sum may then lie on different ranks.
 struct GroupedGemmWgradArgs {
   ConstTensorView x;            // [M, K] bf16 | f32
   ConstTensorView dy;           // [M, N], type of x
   ConstTensorView group_sizes;  // [E] i32
   TensorView dw;                // [E, K, N] f32 | bf16
   int64_t num_leaves = 1;
+  ConstTensorView scale = {};  // [E] f32, or absent
 };
 int64_t GroupedGemmWgradScratchBytes(const GroupedGemmWgradArgs& args, int num_workers);
 Status GroupedGemmWgrad(const GroupedGemmWgradArgs& args, const Context& context);

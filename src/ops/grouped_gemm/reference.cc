@@ -74,7 +74,8 @@ Status GroupedGemmWgradReference(const GroupedGemmWgradArgs& args) {
         for (int64_t r = begin; r < end; ++r) {
           sum += LoadAs(type, args.x, r * k + i) * LoadAs(type, args.dy, r * n + j);
         }
-        Store(args.dw, (g * k + i) * n + j, sum);
+        const float scale = args.scale.has_value() ? args.scale.as<float>()[g] : 1.0f;
+        Store(args.dw, (g * k + i) * n + j, sum * scale);
       }
     }
     begin = end;

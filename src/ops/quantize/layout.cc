@@ -168,7 +168,22 @@ Status Check(const QuantizeDequantizeArgs& args) {
     return InvalidArgument(kOp, ": out is ", args.out.ToString(), " and x ", args.x.ToString(),
                            "; out must be f32 or bf16 of x's shape");
   }
+  const int64_t num_groups = NumGroups(args.group_sizes);
+  if (args.amax.has_value() &&
+      (args.amax.dtype() != DType::kF32 || !args.amax.HasShape({num_groups}))) {
+    return InvalidArgument(kOp, ": amax is ", args.amax.ToString(), "; must be f32 [", num_groups,
+                           "]");
+  }
   return CheckStatistics(kOp, args.statistics);
+}
+
+Status Check(const TensorAmaxArgs& args) {
+  constexpr const char* kOp = "tensor_amax";
+  ANABRANCH_RETURN_IF_ERROR(CheckSource(kOp, args.x, args.group_sizes));
+  const int64_t num_groups = NumGroups(args.group_sizes);
+  if (args.amax.dtype() == DType::kF32 && args.amax.HasShape({num_groups})) return Status::Ok();
+  return InvalidArgument(kOp, ": amax is ", args.amax.ToString(), "; must be f32 [", num_groups,
+                         "]");
 }
 
 Status Check(const RandomHadamardArgs& args) {

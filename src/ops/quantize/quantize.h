@@ -86,6 +86,8 @@ Status Dequantize(const DequantizeArgs& args, const Context& context);
 //   out             [M, N] f32 | bf16 = element * scale, without the tensor's scale, so that bf16
 //                   holds it exactly (|scale| permitting: bf16 ends at 2^-133); rows of no group
 //                   are 0. row_alignment must be 1.
+//   amax            where x is a part of larger tensors: their TensorAmax, one of each group's. The
+//                   bits of x's rows are then those that the whole tensors' call gives them.
 //   statistics      as of Quantize.
 struct QuantizeDequantizeArgs {
   QuantizeOptions options;
@@ -95,9 +97,21 @@ struct QuantizeDequantizeArgs {
   TensorView out;
   TensorView tensor_scale;  // [G] f32
   TensorView statistics;
+  ConstTensorView amax = {};  // [G] f32, or absent: those of x; read for e4m3 scales alone
 };
 int64_t QuantizeDequantizeScratchBytes(const QuantizeDequantizeArgs& args);
 Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& context);
+
+// amax[g] = the largest size in group g, as a tensor scale sees it: NaN, and with options.strict
+// infinity, count as 0. The largest of several calls' results is that of their rows together.
+struct TensorAmaxArgs {
+  QuantizeOptions options;      // strict is read
+  ConstTensorView x;            // [M, N] f32 | bf16
+  ConstTensorView group_sizes;  // [G] i32, or absent
+  TensorView amax;              // [G] f32
+};
+int64_t TensorAmaxScratchBytes(const TensorAmaxArgs& args);
+Status TensorAmax(const TensorAmaxArgs& args, const Context& context);
 
 // out = transpose(H) x within every 16 rows of a group, where H = diag(s) Sylvester(16) / 4 with
 // the fixed signs s of NVFP4's recipe; groups are aligned to row_alignment (a multiple of 16) as in
@@ -117,6 +131,7 @@ Status RandomHadamard(const RandomHadamardArgs& args, const Context& context);
 Status QuantizeReference(const QuantizeArgs& args);
 Status DequantizeReference(const DequantizeArgs& args);
 Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args);
+Status TensorAmaxReference(const TensorAmaxArgs& args);
 Status RandomHadamardReference(const RandomHadamardArgs& args);
 
 }  // namespace anabranch

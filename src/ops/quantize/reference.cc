@@ -82,32 +82,49 @@ uint32_t Draw(const ConstTensorView& key, int64_t group, int64_t row, int64_t co
       {words[0], words[1]})[column % 64 / 16];
 }
 
-// NVFP4's S of rows [begin, end): the largest finite amax counts, or infinity unless strict.
-float Encode(const QuantizeOptions& options, const ConstTensorView& x, int64_t begin, int64_t end) {
-  if (FactsOf(options.format).scale != ScaleKind::kE4m3) return 1;
+// Of rows [begin, end): the largest finite size counts, or infinity unless strict.
+float Amax(const QuantizeOptions& options, const ConstTensorView& x, int64_t begin, int64_t end) {
   float amax = 0;
   for (int64_t i = begin * x.size(1); i < end * x.size(1); ++i) {
     const float size = std::abs(Element(x, i));
     if (!(options.strict && std::isinf(size))) amax = std::max(amax, size);  // false for NaN
   }
+  return amax;
+}
+
+// NVFP4's S.
+float Encode(const QuantizeOptions& options, float amax) {
+  if (FactsOf(options.format).scale != ScaleKind::kE4m3) return 1;
   const float encode = std::min(kNvfp4Range / amax, kFloatMax);
   return amax == 0 || encode == 0 ? 1 : encode;
+}
+
+// The amax of each group's tensor: what is given, or that of the group or of all of x.
+std::vector<float> TensorAmaxes(const QuantizeOptions& options, const ConstTensorView& x,
+                                const std::vector<GroupSpan>& spans, const ConstTensorView& given) {
+  std::vector<float> amax(spans.size() - 1);
+  for (size_t group = 0; group < amax.size(); ++group) {
+    const GroupSpan& span = spans[group];
+    amax[group] = given.has_value() ? given.as<float>()[group]
+                  : options.amax_per_group
+                      ? Amax(options, x, span.first_row, span.first_row + span.rows)
+                      : Amax(options, x, 0, spans.back().first_row);
+  }
+  return amax;
 }
 
 // Calls visit(span, group, row, rows, column, columns, scale) for each block; rows count within
 // the group. Returns the number of groups.
 template <typename Visit>
 void ForEachBlock(const QuantizeOptions& options, const ConstTensorView& x,
-                  const std::vector<GroupSpan>& spans, const TensorView& tensor_scale,
-                  const Visit& visit) {
+                  const std::vector<GroupSpan>& spans, const std::vector<float>& amaxes,
+                  const TensorView& tensor_scale, const Visit& visit) {
   const int64_t num_groups = static_cast<int64_t>(spans.size()) - 1, columns = x.size(1);
   const int64_t block_rows = quantize::BlockRows(options);
   const int64_t block_columns = quantize::BlockColumns(options);
   for (int64_t group = 0; group < num_groups; ++group) {
     const GroupSpan& span = spans[group];
-    const float encode = options.amax_per_group
-                             ? Encode(options, x, span.first_row, span.first_row + span.rows)
-                             : Encode(options, x, 0, spans[num_groups].first_row);
+    const float encode = Encode(options, amaxes[group]);
     tensor_scale.as<float>()[group] = 1.0f / encode;
     for (int64_t row = 0; row < span.rows; row += block_rows) {
       const int64_t rows = std::min(block_rows, span.rows - row);
@@ -181,7 +198,7 @@ Status QuantizeReference(const QuantizeArgs& args) {
               uint8_t{0});
   const ElementType element = FactsOf(options.format).element;
   Sums sums;
-  ForEachBlock(options, args.x, spans, args.tensor_scale,
+  ForEachBlock(options, args.x, spans, TensorAmaxes(options, args.x, spans, {}), args.tensor_scale,
                [&](int64_t group, int64_t row, int64_t rows, int64_t column, int64_t width,
                    const Scale& scale) {
                  const GroupSpan& span = spans[group];
@@ -246,7 +263,8 @@ Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args) {
       "quantize_dequantize", args.group_sizes, args.x.size(0), args.x.size(0), 1, 1, spans.data()));
   for (int64_t i = 0; i < args.out.num_elements(); ++i) Write(args.out, i, 0);
   Sums sums;
-  ForEachBlock(options, args.x, spans, args.tensor_scale,
+  ForEachBlock(options, args.x, spans, TensorAmaxes(options, args.x, spans, args.amax),
+               args.tensor_scale,
                [&](int64_t group, int64_t row, int64_t rows, int64_t column, int64_t width,
                    const Scale& scale) {
                  const float tensor_scale = args.tensor_scale.as<float>()[group];
@@ -263,6 +281,18 @@ Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args) {
                  }
                });
   sums.Write(args.statistics);
+  return Status::Ok();
+}
+
+Status TensorAmaxReference(const TensorAmaxArgs& args) {
+  ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
+  auto spans = Spans(args.group_sizes);
+  ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups("tensor_amax", args.group_sizes, args.x.size(0),
+                                                 args.x.size(0), 1, 1, spans.data()));
+  QuantizeOptions each = args.options;
+  each.amax_per_group = true;
+  const std::vector<float> amax = TensorAmaxes(each, args.x, spans, {});
+  std::copy(amax.begin(), amax.end(), args.amax.as<float>());
   return Status::Ok();
 }
 

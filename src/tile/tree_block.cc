@@ -175,10 +175,18 @@ class TreeBlock {
       }
       multiply(rows, at.rows, piece.words, scratch_.panel + piece.first_word * kPanelColumns,
                columns, sum, kPanelColumns, piece.first ? Store::kWrite : Store::kAccumulate);
+      if (piece.last) Scale(sum, at.rows, columns);
       for (int level = 0; piece.last && level < height; ++level) {
         kernels_.epilogue_f32.combine(Level(level, at, slab_column), at.rows, columns, nullptr,
                                       sums);
       }
+    }
+  }
+
+  void Scale(float* sum, int rows, int columns) const {
+    if (leaves_.scale == 1) return;
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < columns; ++c) sum[r * kPanelColumns + c] *= leaves_.scale;
     }
   }
 

@@ -15,6 +15,7 @@ namespace anabranch::tile {
 struct RowLeaves {
   const int64_t* begin;  // [count + 1], ascending from 0 to the number of rows
   int count;             // a power of two, at most kMaxLeaves
+  float scale = 1;       // of every leaf's sum, before sums are added
 };
 inline constexpr int kMaxLeaves = 64;
 

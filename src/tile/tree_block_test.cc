@@ -53,20 +53,21 @@ struct Problem {
   // The sum over rows [first, first + rows) with leaves that begin at `begin`, which counts from
   // `first`.
   template <typename Out = float>
-  std::vector<Out> Tree(int64_t first, const std::vector<int64_t>& begin) const {
+  std::vector<Out> Tree(int64_t first, const std::vector<int64_t>& begin, float scale = 1) const {
     const int leaves = static_cast<int>(begin.size()) - 1;
     const PoisonedScratch out(num_a * num_b * sizeof(Out));
     const PoisonedScratch scratch(
         TransposedTreeScratchBytes(kDTypeOf<T>, begin.back(), num_a, leaves));
     TransposedTreeBlock(kernels, Product(first, begin.back(), out.data(), kDTypeOf<Out>),
-                        {begin.data(), leaves}, scratch.data());
+                        {begin.data(), leaves, scale}, scratch.data());
     StreamFence();
     const Out* values = static_cast<const Out*>(out.data());
     return {values, values + num_a * num_b};
   }
 
   // The oracle: every leaf on its own, then pairs of sums.
-  std::vector<float> Pairwise(const std::vector<int64_t>& begin, size_t first, size_t end) const {
+  std::vector<float> Pairwise(const std::vector<int64_t>& begin, size_t first, size_t end,
+                              float scale = 1) const {
     std::vector<float> sum(num_a * num_b);
     if (end - first == 1) {
       const int64_t rows = begin[end] - begin[first];
@@ -74,11 +75,12 @@ struct Problem {
       TransposedProductBlock(kernels, Product(begin[first], rows, sum.data(), DType::kF32),
                              scratch.data());
       StreamFence();
+      for (float& value : sum) value *= scale;
       return sum;
     }
     const size_t middle = (first + end) / 2;
-    const std::vector<float> left = Pairwise(begin, first, middle);
-    const std::vector<float> right = Pairwise(begin, middle, end);
+    const std::vector<float> left = Pairwise(begin, first, middle, scale);
+    const std::vector<float> right = Pairwise(begin, middle, end, scale);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] = left[i] + right[i];
     return sum;
   }
@@ -114,6 +116,9 @@ void CheckTree(const KernelTable& kernels, int64_t num_a, int64_t num_b,
   std::vector<BF16> rounded;
   for (float value : expected) rounded.push_back(ToBF16(value));
   ExpectSameBits(problem.template Tree<BF16>(0, begin), rounded);
+  constexpr float kScale = 0.7f;  // no power of two: where it is applied shows
+  ExpectSameBits(problem.Tree(0, begin, kScale),
+                 problem.Pairwise(begin, 0, begin.size() - 1, kScale));
 }
 
 TEST(TransposedTreeBlockTest, IsThePairwiseSumOfItsLeavesOnEveryTable) {

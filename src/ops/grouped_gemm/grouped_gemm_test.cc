@@ -326,6 +326,25 @@ TEST(GroupedGemmTest, BitsDoNotDependOnThreads) {
   }
 }
 
+// With one leaf the scaled gradient is the plain one times the scale, rounded.
+TEST(GroupedGemmTest, WgradIsMultipliedByTheScaleOfItsGroup) {
+  const KernelRunner runner(2);
+  Tensor x(kB, {90, 70}), dy(kB, {90, 100}), plain(kF, {3, 70, 100}), scaled(kF, {3, 70, 100});
+  x.Randomize(1), dy.Randomize(2);
+  const int32_t sizes[] = {37, 0, 50};
+  const float scale[] = {0.7f, 3, 1.1f};
+  GroupedGemmWgradArgs args = {x.view(), dy.view(), {sizes, {3}}, plain.view()};
+  ASSERT_TRUE(runner.Run(args).ok());
+  args.dw = scaled.view();
+  args.scale = ConstTensorView(scale, {3});
+  ASSERT_TRUE(runner.Run(args).ok());
+  for (int64_t i = 0; i < plain.size(); ++i) {
+    ASSERT_EQ(scaled[i], plain[i] * scale[i / 7000]) << i;
+  }
+  args.scale = ConstTensorView(scale, {2});
+  EXPECT_EQ(runner.Run(args).message(), "grouped_gemm_wgrad: scale is f32[2]; must be f32 [3]");
+}
+
 // A row's result is the same bits whatever stands beside it, and NaN stays in its row: with odd
 // lengths a last word reaches into the next row, and the tail may hold anything.
 TEST(GroupedGemmTest, RowsAreIndependent) {

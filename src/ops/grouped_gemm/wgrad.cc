@@ -32,9 +32,14 @@ struct Scratch {
     workers = arena.Take<std::byte>(worker_bytes * num_workers);
   }
 
+  // Neither a tree nor a scale.
+  static bool IsPlain(const GroupedGemmWgradArgs& args) {
+    return args.num_leaves == 1 && !args.scale.has_value();
+  }
+
   static int64_t BlockBytes(const GroupedGemmWgradArgs& args) {
     const int64_t columns = std::min(args.x.size(1), tile::kMaxBlockColumns);
-    if (args.num_leaves == 1) {
+    if (IsPlain(args)) {
       return tile::TransposedProductScratchBytes(args.x.dtype(), args.x.size(0), columns);
     }
     return tile::TransposedTreeScratchBytes(args.x.dtype(), args.x.size(0), columns,
@@ -133,16 +138,17 @@ class WgradRun {
         .out_dtype = args_.dw.dtype(),
         .out_pitch = problem_.n,
     };
-    Multiply(product, scratch_.workers + worker * scratch_.worker_bytes);
+    Multiply(product, group, scratch_.workers + worker * scratch_.worker_bytes);
     tile::StreamFence();
   }
 
-  void Multiply(const tile::TransposedProduct& product, void* scratch) {
+  void Multiply(const tile::TransposedProduct& product, int64_t group, void* scratch) {
     const int leaves = static_cast<int>(args_.num_leaves);
-    if (leaves == 1) return tile::TransposedProductBlock(kernels_, product, scratch);
+    if (Scratch::IsPlain(args_)) return tile::TransposedProductBlock(kernels_, product, scratch);
     int64_t begin[tile::kMaxLeaves + 1];
     for (int i = 0; i <= leaves; ++i) begin[i] = tile::LeafBegin(product.num_rows, leaves, i);
-    tile::TransposedTreeBlock(kernels_, product, {begin, leaves}, scratch);
+    const float scale = args_.scale.has_value() ? args_.scale.as<float>()[group] : 1.0f;
+    tile::TransposedTreeBlock(kernels_, product, {begin, leaves, scale}, scratch);
   }
 
   const GroupedGemmWgradArgs& args_;
@@ -164,6 +170,11 @@ Status GroupedGemmWgrad(const GroupedGemmWgradArgs& args, const Context& context
   if (!tile::IsLeafCount(args.num_leaves)) {
     return InvalidArgument("grouped_gemm_wgrad: num_leaves=", args.num_leaves,
                            "; must be a power of two up to ", tile::kMaxLeaves);
+  }
+  if (args.scale.has_value() &&
+      (args.scale.dtype() != DType::kF32 || !args.scale.HasShape({problem.num_groups}))) {
+    return InvalidArgument("grouped_gemm_wgrad: scale is ", args.scale.ToString(),
+                           "; must be f32 [", problem.num_groups, "]");
   }
   const int64_t needed = GroupedGemmWgradScratchBytes(args, context.executor->num_workers());
   ANABRANCH_RETURN_IF_ERROR(CheckScratch("grouped_gemm_wgrad", context, needed));

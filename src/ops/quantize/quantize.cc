@@ -142,13 +142,9 @@ Status TakeScratch(const char* op, const QuantizeOptions& options, const ConstTe
                     " bytes; needs ", bytes);
 }
 
-// encode[g] and tensor_scale[g] from the sizes of x.
-void ScaleTensors(const QuantizeOptions& options, const Tiles& tiles, const ConstTensorView& x,
-                  const Scratch& scratch, const TensorView& tensor_scale, const Context& context) {
-  auto* scales = tensor_scale.as<float>();
-  std::fill_n(scratch.encode, tiles.num_groups, 1.0f);
-  std::fill_n(scales, tiles.num_groups, 1.0f);
-  if (!HasTensorScale(options)) return;
+// amax[g] of each group, or of all of x.
+void FindAmax(const QuantizeOptions& options, const Tiles& tiles, const ConstTensorView& x,
+              const Scratch& scratch, float* amax, const Context& context) {
   const quantize::BlockPlan plan = quantize::PlanBlocks(options);
   context.executor->ParallelFor(tiles.count(), [&](int64_t index, int) {
     scratch.largest[index] = Kernels().largest(plan, RunOf(tiles, TileAt(tiles, index), x));
@@ -160,10 +156,23 @@ void ScaleTensors(const QuantizeOptions& options, const Tiles& tiles, const Cons
   };
   const float all = largest(0, tiles.count());
   for (int64_t group = 0; group < tiles.num_groups; ++group) {
-    const float amax = options.amax_per_group
-                           ? largest(tiles.first_tile[group] * tiles.per_stripe,
-                                     tiles.first_tile[group + 1] * tiles.per_stripe)
-                           : all;
+    amax[group] = options.amax_per_group ? largest(tiles.first_tile[group] * tiles.per_stripe,
+                                                   tiles.first_tile[group + 1] * tiles.per_stripe)
+                                         : all;
+  }
+}
+
+// encode[g] and tensor_scale[g] from the sizes of x, or from the amax that is given.
+void ScaleTensors(const QuantizeOptions& options, const Tiles& tiles, const ConstTensorView& x,
+                  const ConstTensorView& given, const Scratch& scratch,
+                  const TensorView& tensor_scale, const Context& context) {
+  auto* scales = tensor_scale.as<float>();
+  std::fill_n(scratch.encode, tiles.num_groups, 1.0f);
+  std::fill_n(scales, tiles.num_groups, 1.0f);
+  if (!HasTensorScale(options)) return;
+  if (!given.has_value()) FindAmax(options, tiles, x, scratch, scratch.encode, context);
+  for (int64_t group = 0; group < tiles.num_groups; ++group) {
+    const float amax = given.has_value() ? given.as<float>()[group] : scratch.encode[group];
     const float encode = std::min(kNvfp4Range / amax, std::numeric_limits<float>::max());
     scratch.encode[group] = amax == 0 || encode == 0 ? 1.0f : encode;
     scales[group] = 1.0f / scratch.encode[group];
@@ -223,7 +232,7 @@ Status Quantize(const QuantizeArgs& args, const Context& context) {
     args.group_offsets.as<int32_t>()[group] = static_cast<int32_t>(scratch.spans[group].data_row);
   }
   const Tiles tiles = MakeTiles(scratch.spans, scratch.first_tile, num_groups, args.x.size(1));
-  ScaleTensors(options, tiles, args.x, scratch, args.tensor_scale, context);
+  ScaleTensors(options, tiles, args.x, {}, scratch, args.tensor_scale, context);
   ZeroPadding(args, scratch.spans, num_groups, context);
   if (counted) std::fill_n(scratch.sums, tiles.count() * kQuantizeStatistics, 0.0);
   context.executor->ParallelFor(tiles.count(), [&](int64_t index, int) {
@@ -290,7 +299,7 @@ Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& con
   ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.x.size(0),
                                                  args.x.size(0), 1, 1, scratch.spans));
   const Tiles tiles = MakeTiles(scratch.spans, scratch.first_tile, num_groups, args.x.size(1));
-  ScaleTensors(options, tiles, args.x, scratch, args.tensor_scale, context);
+  ScaleTensors(options, tiles, args.x, args.amax, scratch, args.tensor_scale, context);
   Zero(args.out, scratch.spans[num_groups].first_row, args.out.size(0));
   if (counted) std::fill_n(scratch.sums, tiles.count() * kQuantizeStatistics, 0.0);
   context.executor->ParallelFor(tiles.count(), [&](int64_t index, int) {
@@ -306,6 +315,37 @@ Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& con
     Kernels().quantize_dequantize(plan, run);
   });
   if (counted) AddStatistics(scratch.sums, tiles.count(), args.statistics);
+  return Status::Ok();
+}
+
+namespace {
+
+QuantizeOptions OptionsOf(const TensorAmaxArgs& args) {
+  QuantizeOptions options;
+  options.format = QuantizedFormat::kNvfp4;  // whatever has a tensor scale
+  options.strict = args.options.strict;
+  options.amax_per_group = true;
+  return options;
+}
+
+}  // namespace
+
+int64_t TensorAmaxScratchBytes(const TensorAmaxArgs& args) {
+  return ScratchBytes(OptionsOf(args), args.x, args.group_sizes, false);
+}
+
+Status TensorAmax(const TensorAmaxArgs& args, const Context& context) {
+  constexpr const char* kOp = "tensor_amax";
+  ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
+  const QuantizeOptions options = OptionsOf(args);
+  const int64_t num_groups = quantize::NumGroups(args.group_sizes);
+  Scratch scratch;
+  ANABRANCH_RETURN_IF_ERROR(
+      TakeScratch(kOp, options, args.x, args.group_sizes, false, context, &scratch));
+  ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.x.size(0),
+                                                 args.x.size(0), 1, 1, scratch.spans));
+  const Tiles tiles = MakeTiles(scratch.spans, scratch.first_tile, num_groups, args.x.size(1));
+  FindAmax(options, tiles, args.x, scratch, args.amax.as<float>(), context);
   return Status::Ok();
 }
 

@@ -249,6 +249,76 @@ TEST(QuantizeTest, DrawsFollowTheElement) {
   EXPECT_TRUE(std::equal(part.data.begin(), part.data.end(), all.data.begin() + 23 * 96));
 }
 
+// Half the rows of a tensor, told the amax of all of it, get the bits that they have in it: what
+// ranks do that share its rows.
+TEST(QuantizeTest, PartsThatKnowTheAmaxHaveTheBitsOfTheWhole) {
+  constexpr int64_t kRows = 144, kSplit = 48, kColumns = 530;
+  for (const Case& c : Cases()) {
+    QuantizeOptions options = c.options;
+    options.amax_per_group = true;
+    if (kSplit % quantize::BlockRows(options) != 0) continue;
+    Problem whole(options, kRows, kColumns);
+    whole.Fill(3);
+    ASSERT_TRUE(RunRoundTrip(&whole).ok());
+    std::vector<Problem> parts;
+    float amax = 0;
+    for (int64_t begin : {int64_t{0}, kSplit}) {
+      const int64_t rows = begin == 0 ? kSplit : kRows - kSplit;
+      Problem part(options, rows, kColumns);
+      std::copy_n(whole.x.begin() + begin * kColumns, rows * kColumns, part.x.begin());
+      part.key[2] = static_cast<int32_t>(begin);
+      float largest = -1, slow = -1;
+      TensorAmaxArgs args = {options, part.Args().x, {}, TensorView(&largest, {1})};
+      ASSERT_TRUE(Call<TensorAmaxArgs>(TensorAmax, TensorAmaxScratchBytes, args).ok());
+      args.amax = TensorView(&slow, {1});
+      ASSERT_TRUE(TensorAmaxReference(args).ok());
+      EXPECT_EQ(largest, slow);
+      amax = std::max(amax, largest);
+      parts.push_back(std::move(part));
+    }
+    std::vector<float> together;
+    for (Problem& part : parts) {
+      QuantizeDequantizeArgs args = part.RoundTripArgs();
+      args.amax = ConstTensorView(&amax, {1});
+      ASSERT_TRUE(
+          Call<QuantizeDequantizeArgs>(QuantizeDequantize, QuantizeDequantizeScratchBytes, args)
+              .ok());
+      EXPECT_TRUE(SameFloats(part.tensor_scale, whole.tensor_scale)) << c.name;
+      together.insert(together.end(), part.back.begin(), part.back.end());
+      Problem slow = part;
+      args = slow.RoundTripArgs();
+      args.amax = ConstTensorView(&amax, {1});
+      ASSERT_TRUE(QuantizeDequantizeReference(args).ok());
+      EXPECT_TRUE(SameFloats(slow.back, part.back)) << c.name;
+    }
+    EXPECT_TRUE(SameFloats(together, whole.back)) << c.name;
+  }
+}
+
+TEST(QuantizeTest, AnAmaxLeavesOutWhatIsNoNumber) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float x[] = {1, kNan, -3, 2, -kInfinity, 5, 9, 9};  // the last row is of no group
+  const int32_t sizes[] = {1, 1, 0, 1};
+  float amax[4];
+  TensorAmaxArgs args = {
+      {}, ConstTensorView(x, {4, 2}), ConstTensorView(sizes, {4}), TensorView(amax, {4})};
+  for (const bool strict : {false, true}) {
+    args.options.strict = strict;
+    for (const bool fast : {false, true}) {
+      std::fill_n(amax, 4, -1.0f);
+      const Status status = fast ? Call<TensorAmaxArgs>(TensorAmax, TensorAmaxScratchBytes, args, 2)
+                                 : TensorAmaxReference(args);
+      ASSERT_TRUE(status.ok());
+      const float expected[] = {1, 3, 0, strict ? 5 : kInfinity};
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(amax[i], expected[i]) << i;
+    }
+  }
+  args.amax = TensorView(amax, {3});
+  EXPECT_NE(TensorAmaxReference(args).message().find("amax is f32[3]; must be f32 [4]"),
+            std::string::npos);
+}
+
 TEST(QuantizeTest, StochasticRoundingIsUnbiased) {
   QuantizeOptions options;
   options.stochastic = true;

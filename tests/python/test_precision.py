@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+import anabranch as ab
 from anabranch import models, recipes
 from anabranch.cli import main
 from anabranch.errors import UsageError
@@ -45,6 +46,8 @@ def test_overrides_select_products():
     mixed = PrecisionConfig("mxfp8", "all.dgrad=nvfp4").layers(1)[0]
     assert mixed.draws and mixed.has_tensor_scale
     assert [mixed.gemm(g).has_tensor_scale for g in GEMMS] == [False, True, False]
+    # One operand of a product is enough.
+    assert ab.Recipe("mixed", "mxfp8_e4m3", "mxfp8_e4m3", "nvfp4").has_tensor_scale
     rows = dict(describe(PrecisionConfig("mxfp8", "all.wgrad=bf16"), 2))
     assert rows["  dgrad  dx = dy w'"] == "dy mxfp8_e4m3; w mxfp8_e4m3"
     assert rows["  wgrad  dw = x' dy"] == "x bf16, dy bf16"

@@ -92,6 +92,16 @@ def test_all_three_products_have_the_recipes_arithmetic(name):
     assert not np.asarray(dw)[1].any()
 
 
+def test_a_tensor_scale_of_one_operand_enters_the_product():
+    x, w, dy = problem()
+    mixed = ab.Recipe("mixed", "mxfp8_e4m3", "nvfp4_16x16", "nvfp4")
+    y, back = jax.vjp(lambda x, w: ab.ragged_dot(x, w, jnp.array(SIZES), recipe=mixed), x, w)
+    want = spelled_out(x, w, dy, mixed)
+    sizes_of = spelled_out(abs(x), abs(w), abs(dy), mixed)
+    for got, exact, size in zip((y, *back(dy.astype(y.dtype))), want, sizes_of, strict=True):
+        close(got, exact, x.shape[1], size.max(initial=0))
+
+
 def test_linear_is_one_group():
     x, w, dy = problem()
     y, back = jax.vjp(lambda x, w: ab.linear(x, w, recipe="mxfp8"), x[:40], w[0])

@@ -62,7 +62,8 @@ class Recipe:
     @property
     def has_tensor_scale(self) -> bool:
         """Whether any product's operands have a scale of the whole tensor (NVFP4)."""
-        formats = (self.gemm(name).x for name in GEMMS)
+        recipes = [self.gemm(name) for name in GEMMS]
+        formats = {format for recipe in recipes for format in (recipe.x, recipe.w, recipe.dy)}
         return any(format != "bf16" and FORMATS[format].has_tensor_scale for format in formats)
 
 

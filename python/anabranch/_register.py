@@ -57,6 +57,7 @@ TARGETS = (
     "quantize",
     "dequantize",
     "quantize_dequantize",
+    "tensor_amax",
     "random_hadamard",
 )
 

@@ -59,13 +59,14 @@ xffi::Error GroupedGemmDgradCodedHandler(xffi::ThreadPool pool, xffi::AnyBuffer 
 }
 
 xffi::Error GroupedGemmWgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer dy,
-                                    xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> dw,
-                                    int64_t num_leaves) {
-  const GroupedGemmWgradArgs args{View(x), View(dy), View(group_sizes), View(dw), num_leaves};
+                                    xffi::AnyBuffer group_sizes, xffi::AnyBuffer scale,
+                                    xffi::Result<xffi::AnyBuffer> dw, int64_t num_leaves) {
+  GroupedGemmWgradArgs args{View(x), View(dy), View(group_sizes), View(dw), num_leaves};
+  if (View(scale).num_elements() > 0) args.scale = View(scale);
   return Run("grouped_gemm_wgrad", GroupedGemmWgrad, GroupedGemmWgradScratchBytes, args, pool);
 }
 
-// Three operands (x, w | dy, w | x, dy; then group_sizes) and one result each.
+// Three operands (x, w | dy, w; then group_sizes) and one result each.
 auto Signature() {
   return xffi::Ffi::Bind()
       .Ctx<xffi::ThreadPool>()
@@ -73,6 +74,18 @@ auto Signature() {
       .Arg<xffi::AnyBuffer>()
       .Arg<xffi::AnyBuffer>()
       .Ret<xffi::AnyBuffer>();
+}
+
+// x, dy, group_sizes, and [E] scales or [0]; one result.
+auto WgradSignature() {
+  return xffi::Ffi::Bind()
+      .Ctx<xffi::ThreadPool>()
+      .Arg<xffi::AnyBuffer>()
+      .Arg<xffi::AnyBuffer>()
+      .Arg<xffi::AnyBuffer>()
+      .Arg<xffi::AnyBuffer>()
+      .Ret<xffi::AnyBuffer>()
+      .Attr<int64_t>("num_leaves");
 }
 
 // x | dy, codes of w, group_sizes, scales of w; one result.
@@ -96,7 +109,7 @@ ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm, anabranch::ffi::GroupedGemmHandler
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_dgrad, anabranch::ffi::GroupedGemmDgradHandler,
                       anabranch::ffi::Signature());
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_wgrad, anabranch::ffi::GroupedGemmWgradHandler,
-                      anabranch::ffi::Signature().Attr<int64_t>("num_leaves"));
+                      anabranch::ffi::WgradSignature());
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_coded, anabranch::ffi::GroupedGemmCodedHandler,
                       anabranch::ffi::CodedSignature());
 ANABRANCH_FFI_HANDLER(anabranch_grouped_gemm_dgrad_coded,

@@ -73,7 +73,7 @@ xffi::Error DequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer data, xffi:
 
 xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
                                       xffi::AnyBuffer group_sizes, xffi::AnyBuffer key,
-                                      xffi::Result<xffi::AnyBuffer> out,
+                                      xffi::AnyBuffer amax, xffi::Result<xffi::AnyBuffer> out,
                                       xffi::Result<xffi::AnyBuffer> tensor_scale,
                                       xffi::Result<xffi::AnyBuffer> statistics, int64_t format,
                                       int64_t axis, int64_t scale_mode, bool stochastic,
@@ -84,11 +84,21 @@ xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
   options.stochastic = stochastic;
   options.strict = strict;
   options.amax_per_group = amax_per_group;
-  const QuantizeDequantizeArgs args = {options,           View(x),   View(group_sizes),
-                                       View(key),         View(out), View(tensor_scale),
-                                       Wanted(statistics)};
+  QuantizeDequantizeArgs args = {options,           View(x),   View(group_sizes),
+                                 View(key),         View(out), View(tensor_scale),
+                                 Wanted(statistics)};
+  if (View(amax).num_elements() > 0) args.amax = View(amax);
   return ToError(Run<QuantizeDequantizeArgs>("quantize_dequantize", QuantizeDequantize,
                                              QuantizeDequantizeScratchBytes, args, pool));
+}
+
+xffi::Error TensorAmaxHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer group_sizes,
+                              xffi::Result<xffi::AnyBuffer> amax, bool strict) {
+  QuantizeOptions options;
+  options.strict = strict;
+  const TensorAmaxArgs args = {options, View(x), View(group_sizes), View(amax)};
+  return ToError(
+      Run<TensorAmaxArgs>("tensor_amax", TensorAmax, TensorAmaxScratchBytes, args, pool));
 }
 
 xffi::Error RandomHadamardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
@@ -150,6 +160,7 @@ ANABRANCH_FFI_HANDLER(anabranch_quantize_dequantize, QuantizeDequantizeHandler,
                           .Arg<xffi::AnyBuffer>()  // x
                           .Arg<xffi::AnyBuffer>()  // group_sizes
                           .Arg<xffi::AnyBuffer>()  // key
+                          .Arg<xffi::AnyBuffer>()  // amax [G], [0] for none
                           .Ret<xffi::AnyBuffer>()  // values without the tensor scale
                           .Ret<xffi::AnyBuffer>()  // tensor_scale
                           .Ret<xffi::AnyBuffer>()  // statistics, [0] for none
@@ -159,6 +170,14 @@ ANABRANCH_FFI_HANDLER(anabranch_quantize_dequantize, QuantizeDequantizeHandler,
                           .Attr<bool>("stochastic")
                           .Attr<bool>("strict")
                           .Attr<bool>("amax_per_group"));
+
+ANABRANCH_FFI_HANDLER(anabranch_tensor_amax, TensorAmaxHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x
+                          .Arg<xffi::AnyBuffer>()  // group_sizes
+                          .Ret<xffi::AnyBuffer>()  // amax [G]
+                          .Attr<bool>("strict"));
 
 ANABRANCH_FFI_HANDLER(anabranch_random_hadamard, RandomHadamardHandler,
                       xffi::Ffi::Bind()

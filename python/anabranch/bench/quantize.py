@@ -15,7 +15,7 @@ from anabranch import engine
 from anabranch.bench import low_precision
 from anabranch.bench.timing import measure, observe
 from anabranch.ops.quantize import FORMATS, get_recipe, quantize
-from anabranch.ops.quantize.products import round_trip
+from anabranch.ops.quantize.operands import round_trip
 
 _ROWS, _COLUMNS = 4096, 4096
 _CACHED_ROWS, _CACHED_COLUMNS = 1024, 64  # codes and the panel fit the second cache level

@@ -64,8 +64,21 @@ def grouped_gemm_wgrad(
 ) -> jax.Array:
     """Returns dw [E, K, N] in ``dtype``: dw[g] = x_g.T @ dy_g; x [M, K], dy [M, N]."""
     x, dy = _operands(x, dy, multiplicand, packs_second=False)
-    shape = (group_sizes.shape[0], x.shape[1], dy.shape[1])
-    return _call("grouped_gemm_wgrad", shape, dtype, x, dy, group_sizes, num_leaves=leaves)
+    return _wgrad(x, dy, group_sizes, jnp.zeros(0, jnp.float32), dtype, leaves)
+
+
+def grouped_gemm_wgrad_scaled(
+    x: jax.Array, dy: jax.Array, group_sizes: jax.Array, scale: jax.Array, leaves: int
+) -> jax.Array:
+    """`grouped_gemm_wgrad` of bf16 rows in f32, every leaf's sum times its group's scale f32 [E]; no gradient."""
+    return _wgrad(x, dy, group_sizes, scale, jnp.float32, leaves)
+
+
+def _wgrad(
+    x: jax.Array, dy: jax.Array, sizes: jax.Array, scale: jax.Array, dtype: Any, leaves: int
+) -> jax.Array:
+    shape = (sizes.shape[0], x.shape[1], dy.shape[1])
+    return _call("grouped_gemm_wgrad", shape, dtype, x, dy, sizes, scale, num_leaves=leaves)
 
 
 def grouped_gemm_coded(

@@ -82,10 +82,8 @@ def _linear(x: jax.Array, w: jax.Array, dtype: Any, multiplicand: str, leaves: i
 def _low_precision(x: jax.Array, w: jax.Array, product: scope.Product, dtype: Any) -> jax.Array:
     x, w, probe, key = _register.align(x, w, product.probe, product.key)
     num_rows = math.prod(x.shape[:-1])
-    rank = 0
-    for name, size in reversed(token_tree.current().axes):
-        rank = rank * size + jax.lax.axis_index(name)
-    key = key.at[2].set(rank * num_rows)  # draws count rows over all ranks
+    tree = token_tree.current()
+    key = key.at[2].set(tree.rank() * num_rows)  # draws count rows over all ranks
     y = recipe_gemm(
         x.reshape(num_rows, x.shape[-1]),
         w[None],
@@ -94,6 +92,6 @@ def _low_precision(x: jax.Array, w: jax.Array, product: scope.Product, dtype: An
         probe,
         dtype,
         product.recipe,
-        token_tree.current().leaves,
+        tree,
     )
     return y.reshape(*x.shape[:-1], w.shape[1])

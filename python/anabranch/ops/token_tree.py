@@ -55,6 +55,13 @@ class TokenTree:
         """Names of the axes, that of neighbouring ranks last; empty on one rank."""
         return tuple(name for name, _ in reversed(self.axes))
 
+    def rank(self) -> jax.Array | int:
+        """The calling rank's place in the order of tokens."""
+        rank: Any = 0
+        for name, size in reversed(self.axes):
+            rank = rank * size + jax.lax.axis_index(name)
+        return rank
+
     @property
     def num_ranks(self) -> int:
         """Ranks that share the tree."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from anabranch.ops.quantize import scope
 from anabranch.ops.quantize.keys import derive_key
-from anabranch.ops.quantize.products import OPERANDS, STATISTICS
+from anabranch.ops.quantize.operands import STATISTICS
+from anabranch.ops.quantize.products import OPERANDS
 
 if TYPE_CHECKING:
     from anabranch.models.config import Config

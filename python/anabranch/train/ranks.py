@@ -44,11 +44,6 @@ def check(recipe: Recipe) -> None:
     if count < 1:
         raise UsageError(f"--devices {count}: must be at least 1")
     low = [layer for layer in recipe.precision.layers(model.num_layers) if layer is not None]
-    if count > 1 and any(layer.has_tensor_scale for layer in low):
-        raise UsageError(
-            f"--devices {count}: precision.recipe={recipe.precision.recipe} trains on one device in this "
-            "version; its tensor scales are of all tokens"
-        )
     bounded = (recipe.parallel.capacity, recipe.parallel.chunks) != ("worst", 1)
     if count > 1 and bounded and any(layer is not None for layer in low):
         raise UsageError(
@@ -211,6 +206,8 @@ def _sequences_by_rank(recipe: Recipe) -> np.ndarray:
 def _expert_parallel(recipe: Recipe) -> ExpertParallel:
     """How rows travel; a capacity is a bound in which every token is served, in as many parts as it takes."""
     model, train, parallel = recipe.model, recipe.train, recipe.parallel
+    if parallel.devices == parallel.data:
+        return ExpertParallel(model.num_experts, model.topk, AXIS, wire=parallel.wire)
     options: dict[str, Any] = {
         "waves": parallel.waves, "chunks": parallel.chunks, "wire": parallel.wire,
     }  # fmt: skip

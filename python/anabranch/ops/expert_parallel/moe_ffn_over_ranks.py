@@ -50,7 +50,8 @@ def moe_ffn_over_ranks(
     owners = expert_parallel.owners(ranks)
     products = low_precision.on_rank(products, expert_parallel.axis_name, owners)
     given = (rows, row_weights, matrices, plan.group_sizes)
-    rows = low_precision.expert_rows(activation, *given, products)
+    axis_name = expert_parallel.axis_name
+    rows = low_precision.expert_rows(activation, *given, products, axis_name)
     return expert_parallel.combine(plan, rows)
 
 

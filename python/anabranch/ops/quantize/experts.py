@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from anabranch import _register
-from anabranch.ops import reference
+from anabranch._collective import AxisName
+from anabranch.ops import reference, token_tree
 from anabranch.ops.quantize import scope
 from anabranch.ops.quantize.products import recipe_gemm
 from anabranch.ops.quantize.recipe import get_recipe
+from anabranch.ops.token_tree import TokenTree
 
 
 def products_of(recipe: Any, dtype: jnp.dtype, op: str) -> tuple[scope.Product, ...] | None:
@@ -31,7 +33,7 @@ def products_of(recipe: Any, dtype: jnp.dtype, op: str) -> tuple[scope.Product, 
 
 
 def on_rank(
-    products: tuple[scope.Product, ...], axis_name: str, owners: np.ndarray
+    products: tuple[scope.Product, ...], axis_name: AxisName, owners: np.ndarray
 ) -> tuple[scope.Product, ...]:
     """The products of a rank: the same draws as on one device. `owners` i32 [E], ascending, has each expert's rank."""
     first = jnp.searchsorted(jnp.asarray(owners), jax.lax.axis_index(axis_name))
@@ -45,19 +47,30 @@ def expert_rows(
     weights: tuple[jax.Array, jax.Array, jax.Array],
     group_sizes: jax.Array,
     products: tuple[scope.Product, ...],
+    axis_name: AxisName = (),
 ) -> jax.Array:
     """Returns each row's weighted result [R, H], as `moe_ffn` adds them up.
 
-    rows [R, H] in expert order, row_weights f32 [R], weights gate, up [E, H, F] and down [E, F, H].
+    rows [R, H] in expert order, row_weights f32 [R], weights gate, up [E, H, F] and down [E, F, H]. Experts
+    are spread along `axis_name`; along other axes of the token tree ranks hold other rows of the same ones.
     """
+    tree = _along_others(token_tree.current(), axis_name)
 
     def product(x: jax.Array, index: int, dtype: Any) -> jax.Array:
         of = products[index]
-        given = _register.align(x, weights[index], group_sizes, of.key, of.probe)
-        return recipe_gemm(*given, dtype, of.recipe)
+        key = of.key.at[2].set(tree.rank() * x.shape[0])  # no two groups of ranks draw alike
+        given = _register.align(x, weights[index], group_sizes, key, of.probe)
+        return recipe_gemm(*given, dtype, of.recipe, tree)
 
     gate = product(rows, 0, rows.dtype).astype(jnp.float32)
     up = product(rows, 1, rows.dtype).astype(jnp.float32)
     hidden = reference.gated_activation(activation, gate, up).astype(rows.dtype)
     out = product(hidden, 2, jnp.float32)
     return (row_weights[:, None] * out).astype(rows.dtype)
+
+
+def _along_others(tree: TokenTree, axis_name: AxisName) -> TokenTree:
+    """One leaf, and the tree's axes besides those of `axis_name`."""
+    names = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = tuple(axis for axis in tree.axes if axis[0] not in names)
+    return TokenTree(1, axes, tree.processes)

@@ -3,7 +3,8 @@
 
 The product sees operands as bf16, which holds an element times its block's scale exactly, and sums
 in f32, as a tensor core does with the elements and scales themselves. Weights stay codes until they
-are packed; rows are given back as bf16. A tensor scale (NVFP4) multiplies the f32 result.
+are packed; rows are given back as bf16. A tensor scale (NVFP4) multiplies the f32 result; it is that of
+the rows of all ranks that share a group's rows.
 """
 
 from __future__ import annotations
@@ -22,16 +23,23 @@ from anabranch.ops.grouped_gemm import (
     grouped_gemm_dgrad,
     grouped_gemm_dgrad_coded,
     grouped_gemm_wgrad,
+    grouped_gemm_wgrad_scaled,
 )
-from anabranch.ops.quantize.formats import FORMATS, SCALE_MODES
+from anabranch.ops.quantize.formats import FORMATS
 from anabranch.ops.quantize.keys import derive_key
+from anabranch.ops.quantize.operands import (
+    ALONE,
+    HADAMARD_ROWS,
+    attributes,
+    random_hadamard,
+    room_for_sums,
+    round_trip,
+)
 from anabranch.ops.quantize.recipe import Recipe
+from anabranch.ops.token_tree import TokenTree
 
 # What is quantised in one layer's product, in the order of the rows of a probe.
 OPERANDS = ("fprop_x", "fprop_w", "dgrad_dy", "dgrad_w", "wgrad_x", "wgrad_dy")
-# Sums over the elements of each, in the order of a probe's columns.
-STATISTICS = ("elements", "saturated", "flushed", "signal", "noise")
-_HADAMARD_ROWS = 16
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
@@ -43,15 +51,16 @@ def recipe_gemm(
     probe: jax.Array,
     dtype: Any,
     recipe: Recipe,
-    leaves: int = 1,
+    tree: TokenTree = ALONE,
 ) -> jax.Array:
     """Returns y [M, N] in `dtype`: y[r] = Q(x[r]) @ Q(w[group of r]) with the recipe's gradients.
 
     x [M, K] and w [E, K, N] f32 or bf16; group_sizes i32 [E]; key i32 [4] (`key_words`), used by
-    stochastic rounding; `leaves` as in `grouped_gemm`. probe f32 [6, 5] or [6, 0] does not enter
-    the result: its gradient is what OPERANDS and STATISTICS say, if it has 5 columns.
+    stochastic rounding. probe f32 [6, 5] or [6, 0] does not enter the result: its gradient is what
+    OPERANDS and STATISTICS say, if it has 5 columns. `tree`: over whose leaves weight gradients are summed,
+    and along whose axes ranks hold other rows of the same groups.
     """
-    return _forward(x, w, group_sizes, key, probe, dtype, recipe, leaves)[0]
+    return _forward(x, w, group_sizes, key, probe, dtype, recipe, tree)[0]
 
 
 def _forward(
@@ -62,10 +71,10 @@ def _forward(
     probe: jax.Array,
     dtype: Any,
     recipe: Recipe,
-    leaves: int,
+    tree: TokenTree,
 ) -> tuple[jax.Array, Any]:
     counted, recipe = probe.shape[1] > 0, recipe.gemm("fprop")
-    x_values, x_scale, x_sums = round_trip(x, sizes, recipe.x, 1, recipe, counted)
+    x_values, x_scale, x_sums = round_trip(x, sizes, recipe.x, 1, recipe, counted, tree=tree)
     multiply, w_scale, w_sums = _weights(w, 0, recipe, counted)
     y = _rescaled(
         recipe, sizes, x_scale * w_scale, dtype,
@@ -74,11 +83,11 @@ def _forward(
     return y, (x, w, sizes, key, (x_sums, w_sums))
 
 
-def _backward(dtype: Any, recipe: Recipe, leaves: int, kept: Any, dy: jax.Array) -> Any:
+def _backward(dtype: Any, recipe: Recipe, tree: TokenTree, kept: Any, dy: jax.Array) -> Any:
     x, w, sizes, key, sums = kept
     counted = sums[0].shape[0] > 0
-    dx, sums_dgrad = _dgrad(w, sizes, key, dy, x.dtype, recipe.gemm("dgrad"), counted)
-    dw, sums_wgrad = _wgrad(x, sizes, key, dy, recipe.gemm("wgrad"), counted, leaves)
+    dx, sums_dgrad = _dgrad(w, sizes, key, dy, x.dtype, recipe.gemm("dgrad"), counted, tree)
+    dw, sums_wgrad = _wgrad(x, sizes, key, dy, recipe.gemm("wgrad"), counted, tree)
     return dx, dw.astype(w.dtype), None, None, jnp.stack([*sums, *sums_dgrad, *sums_wgrad])
 
 
@@ -90,10 +99,11 @@ def _dgrad(
     dtype: Any,
     recipe: Recipe,
     counted: bool,
+    tree: TokenTree,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     stochastic = key if recipe.stochastic_gradients else None
     dy_values, dy_scale, dy_sums = round_trip(
-        dy, sizes, recipe.dy, 1, recipe, counted, _subkey(stochastic, 0)
+        dy, sizes, recipe.dy, 1, recipe, counted, _subkey(stochastic, 0), tree
     )
     multiply, w_scale, w_sums = _weights(w, 1, recipe, counted)
     dx = _rescaled(
@@ -110,20 +120,22 @@ def _wgrad(
     dy: jax.Array,
     recipe: Recipe,
     counted: bool,
-    leaves: int,
+    tree: TokenTree,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     stochastic = key if recipe.stochastic_gradients else None
     tokens = sizes
     if recipe.hadamard:
         x, dy = (random_hadamard(rows, sizes) for rows in (x, dy))
-        tokens = -(-sizes // _HADAMARD_ROWS) * _HADAMARD_ROWS
-    x_values, x_scale, x_sums = round_trip(x, tokens, recipe.x, 0, recipe, counted)
+        tokens = -(-sizes // HADAMARD_ROWS) * HADAMARD_ROWS
+    x_values, x_scale, x_sums = round_trip(x, tokens, recipe.x, 0, recipe, counted, tree=tree)
     dy_values, dy_scale, dy_sums = round_trip(
-        dy, tokens, recipe.dy, 0, recipe, counted, _subkey(stochastic, 1)
+        dy, tokens, recipe.dy, 0, recipe, counted, _subkey(stochastic, 1), tree
     )
-    dw = grouped_gemm_wgrad(x_values, dy_values, tokens, jnp.float32, "bfloat16", leaves)
+    rows = (x_values, dy_values, tokens)
     if recipe.has_tensor_scale:
-        dw = dw * (x_scale * dy_scale)[:, None, None]
+        dw = grouped_gemm_wgrad_scaled(*rows, x_scale * dy_scale, tree.leaves)
+    else:
+        dw = grouped_gemm_wgrad(*rows, jnp.float32, "bfloat16", tree.leaves)
     return dw, (x_sums, dy_sums)
 
 
@@ -160,7 +172,7 @@ def _weights(
     experts, rows, columns = w.shape
     if recipe.w == "bf16":
         plain = grouped_gemm if axis == 0 else grouped_gemm_dgrad
-        sums = jnp.zeros(_room_for_sums(counted).shape, jnp.float32)
+        sums = jnp.zeros(room_for_sums(counted).shape, jnp.float32)
         return lambda r, n, t: plain(r, w, n, t, "bfloat16"), jnp.ones(experts, jnp.float32), sums
     kind = FORMATS[recipe.w]
     scale_rows, scale_columns = kind.scale_counts(rows, columns, axis)
@@ -171,74 +183,14 @@ def _weights(
             jax.ShapeDtypeStruct((experts * scale_rows, scale_columns), kind.scale),
             jax.ShapeDtypeStruct((experts,), jnp.float32),
             jax.ShapeDtypeStruct((experts + 1,), jnp.int32),
-            _room_for_sums(counted),
+            room_for_sums(counted),
         ],
         w.reshape(experts * rows, columns),
         jnp.full(experts, rows, jnp.int32),
         jnp.zeros(4, jnp.int32),
         row_alignment=1,
-        **_attributes(recipe.w, axis, recipe, stochastic=False),
+        **attributes(recipe.w, axis, recipe, stochastic=False),
     )
     codes = codes.reshape(w.shape)
     coded = grouped_gemm_coded if axis == 0 else grouped_gemm_dgrad_coded
     return lambda r, n, t: coded(r, codes, n, scale, t, kind.code, axis), tensor_scale, sums
-
-
-def _room_for_sums(counted: bool) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((len(STATISTICS) if counted else 0,), jnp.float32)
-
-
-def _attributes(format: str, axis: int, recipe: Recipe, *, stochastic: bool) -> dict[str, Any]:
-    mode = "rceil" if FORMATS[format].has_tensor_scale else recipe.scale_mode
-    return {
-        "format": FORMATS[format].code,
-        "axis": axis,
-        "scale_mode": SCALE_MODES.index(mode),
-        "stochastic": stochastic,
-        "strict": False,
-        "amax_per_group": True,
-    }
-
-
-def round_trip(
-    x: jax.Array,
-    sizes: jax.Array,
-    format: str,
-    axis: int,
-    recipe: Recipe,
-    counted: bool,
-    key: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Quantises rows x [M, N] by groups and gives them back: what a product sees.
-
-    Blocks lie along axis 1 (of a row) or 0 (of a group's tokens). With a key, i32 [4], rounding is
-    stochastic. Returns bf16 [M, N] without tensor scales, those f32 [G], and the sums of
-    STATISTICS f32 [5], or [0] unless counted: 0 for "bf16", where nothing is quantised.
-    """
-    if format == "bf16":
-        sums = jnp.zeros(len(STATISTICS) if counted else 0, jnp.float32)
-        return x.astype(jnp.bfloat16), jnp.ones(sizes.shape, jnp.float32), sums
-    return _register.call(
-        "quantize_dequantize",
-        [
-            jax.ShapeDtypeStruct(x.shape, jnp.bfloat16),
-            jax.ShapeDtypeStruct(sizes.shape, jnp.float32),
-            _room_for_sums(counted),
-        ],
-        x,
-        sizes,
-        jnp.zeros(4, jnp.int32) if key is None else key,
-        **_attributes(format, axis, recipe, stochastic=key is not None),
-    )
-
-
-def random_hadamard(x: jax.Array, sizes: jax.Array) -> jax.Array:
-    """16 x 16 random Hadamard transform along each group's tokens, bf16, groups padded to 16 rows."""
-    most = x.shape[0] + sizes.shape[0] * (_HADAMARD_ROWS - 1)
-    return _register.call(
-        "random_hadamard",
-        jax.ShapeDtypeStruct((most // _HADAMARD_ROWS * _HADAMARD_ROWS, x.shape[1]), jnp.bfloat16),
-        x,
-        sizes,
-        row_alignment=_HADAMARD_ROWS,
-    )

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from anabranch.ops.quantize.keys import derive_key, key_words
-from anabranch.ops.quantize.products import OPERANDS, STATISTICS
+from anabranch.ops.quantize.operands import STATISTICS
+from anabranch.ops.quantize.products import OPERANDS
 from anabranch.ops.quantize.recipe import Recipe
 
 # Room for the products of one layer: 6 of attention, 3 of routed and 3 of shared experts, and some.

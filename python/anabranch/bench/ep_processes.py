@@ -62,30 +62,34 @@ def main() -> None:
     """One rank."""
     group = _processes.start_processes()
     case = ep.Case(list(jax.devices()))
-    dispatched = jax.block_until_ready(case.mapped(case.dispatch_once)(case.x, case.ids))
-    _check(case, dispatched, group.rank)
+    plan = jax.block_until_ready(case.mapped(case.plan)(case.ids))
+    dispatched = jax.block_until_ready(case.mapped(case.dispatch_once)(case.x, *plan))
+    back = case.mapped(case.combine)(dispatched, *plan)
+    _check(case, dispatched, back, group.rank)
     durations = {
-        "dispatch_mpi": case.repeat(case.dispatch, (case.x, case.ids)),
-        "combine_mpi": case.repeat(case.combine, (dispatched, case.ids)),
+        "dispatch_mpi": case.repeat(case.dispatch, (case.x, *plan)),
+        "combine_mpi": case.repeat(case.combine, (dispatched, *plan)),
     }
     if group.rank == 0:
         print(_MARK + json.dumps(durations), flush=True)
     _processes.end()
 
 
-def _check(case: ep.Case, dispatched: jax.Array, rank: int) -> None:
+def _check(case: ep.Case, dispatched: jax.Array, back: jax.Array, rank: int) -> None:
     """Every bit of this rank's rows, and of what comes back of them."""
     local = ep.EXPERTS // ep.RANKS
     experts = case.ids_host.reshape(-1)
     slots = np.argsort(experts, kind="stable")
     mine = slots[experts[slots] // local == rank] // ep.TOPK
     rows = np.asarray(dispatched.addressable_data(0))
-    back = case.mapped(case.combine)(dispatched, case.ids).addressable_data(0)
     x = case.x_host[rank * ep.TOKENS : (rank + 1) * ep.TOKENS]
     sums = (np.float32(ep.TOPK) * x.astype(np.float32)).astype(
         x.dtype
     )  # exact: k is a power of two
-    if not (rows[: len(mine)] == case.x_host[mine]).all() or not (np.asarray(back) == sums).all():
+    if (
+        not (rows[: len(mine)] == case.x_host[mine]).all()
+        or not (np.asarray(back.addressable_data(0)) == sums).all()
+    ):
         raise RuntimeError("bench: rows between processes are not those that were sent")
 
 

@@ -103,6 +103,13 @@ struct TransposedProduct {
   void* out;
   DType out_dtype;
   int64_t out_pitch;  // elements
+
+  // A second product of the same A with columns second_b ... of b_rows, num_b of them, into
+  // second_out: A is rearranged once for both. Null: none.
+  void* second_out = nullptr;
+  int64_t second_b = 0;
+  // What this worker will probably compute next; its rows are asked for meanwhile. May be null.
+  const TransposedProduct* next = nullptr;
 };
 
 // The largest num_a that TransposedProductBlock takes. The rearranged A (512 columns x 1,024 words)

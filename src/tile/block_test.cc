@@ -113,6 +113,52 @@ TEST(TransposedProductBlockTest, MatchesAPlainSumOnEveryTable) {
   }
 }
 
+template <typename In, typename Out>
+void CheckSecond(const Shape& shape, DType dtype) {
+  SCOPED_TRACE(testing::Message() << "rows " << shape.rows << " block " << shape.a << "x"
+                                  << shape.b);
+  const Matrix<In> a(shape.rows, shape.a, 1), b(shape.rows, 2 * shape.b, 2);
+  const PoisonedScratch scratch(TransposedProductScratchBytes(dtype, shape.rows, shape.a));
+  std::vector<Out> apart(2 * shape.a * shape.b, FromFloat<Out>(NAN)), together = apart;
+  TransposedProduct product = {a.pointers.data(),
+                               b.pointers.data(),
+                               shape.rows,
+                               kDTypeOf<In>,
+                               kDTypeOf<In>,
+                               dtype,
+                               0,
+                               shape.a,
+                               shape.b,
+                               shape.b,
+                               &apart[shape.a * shape.b],
+                               kDTypeOf<Out>,
+                               shape.b};
+  TransposedProductBlock(Kernels(), product, scratch.data());
+  product.first_b = 0;
+  product.out = apart.data();
+  const TransposedProduct next = product;
+  TransposedProductBlock(Kernels(), product, scratch.data());
+  product.out = together.data();
+  product.second_out = &together[shape.a * shape.b];
+  product.second_b = shape.b;
+  product.next = &next;
+  TransposedProductBlock(Kernels(), product, scratch.data());
+  StreamFence();
+  EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * sizeof(Out)), 0);
+}
+
+TEST(TransposedProductBlockTest, SecondProductAndNextBlockChangeNoBit) {
+  for (Shape shape : kShapes) {
+    for (int64_t rows : {int64_t{0}, shape.rows}) {
+      shape.rows = rows;
+      CheckSecond<BF16, float>(shape, DType::kBF16);
+      CheckSecond<BF16, BF16>(shape, DType::kBF16);
+      CheckSecond<float, float>(shape, DType::kF32);
+      CheckSecond<float, BF16>(shape, DType::kF32);
+    }
+  }
+}
+
 TEST(TransposedProductBlockTest, NoRowsGiveExactPositiveZero) {
   float out[6] = {NAN, NAN, NAN, NAN, NAN, NAN};
   TransposedProductBlock(Kernels(),

@@ -52,6 +52,28 @@ class PanelPrefetch {
   int64_t bytes_ = 0;
 };
 
+// The same for rows that lie anywhere: bytes [first_byte, first_byte + bytes) of each.
+class GatherPrefetch {
+ public:
+  GatherPrefetch() = default;
+  GatherPrefetch(const void* const* rows, int64_t num_rows, int64_t first_byte, int64_t bytes)
+      : rows_(rows), num_rows_(num_rows), first_byte_(first_byte), bytes_(bytes) {}
+
+  void Step(int64_t first, int64_t last, int64_t parts) const {
+    const int64_t begin = num_rows_ * first / parts, end = num_rows_ * last / parts;
+    for (int64_t row = begin; row < end; ++row) {
+      const char* line = static_cast<const char*>(rows_[row]) + first_byte_;
+      for (int64_t at = 0; at < bytes_; at += 64) PrefetchLine(line + at);
+    }
+  }
+
+ private:
+  const void* const* rows_ = nullptr;
+  int64_t num_rows_ = 0;
+  int64_t first_byte_ = 0;
+  int64_t bytes_ = 0;
+};
+
 }  // namespace anabranch::tile
 
 #endif  // ANABRANCH_TILE_PREFETCH_H_

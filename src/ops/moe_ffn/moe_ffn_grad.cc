@@ -164,12 +164,17 @@ TokenSum InputGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
                      ExpertPanel::kGateUpTransposed, sizes}};
 }
 
+// Whether the units of gate compute up's gradient too: where experts are narrow, rearranging x is a
+// good part of the work.
+bool GateTakesUp(const Sizes& sizes) { return sizes.width <= tile::kMaxBlockColumns; }
+
 // Experts with most rows first; within an expert the blocks that share x follow each other.
 int64_t MakeGradUnits(const Sizes& sizes, const Rows& rows, GradUnit* units) {
   int64_t count = 0;
   for (int64_t i = 0; i < sizes.experts; ++i) {
     const int32_t expert = rows.expert_order[i];
     for (int32_t matrix = 0; matrix < 3; ++matrix) {
+      if (matrix == 1 && GateTakesUp(sizes)) continue;
       const int64_t height = matrix == 2 ? sizes.width : sizes.hidden;
       for (int64_t first = 0; first < height; first += tile::kMaxBlockColumns) {
         units[count++] = {expert, matrix, first};
@@ -179,12 +184,16 @@ int64_t MakeGradUnits(const Sizes& sizes, const Rows& rows, GradUnit* units) {
   return count;
 }
 
-void RunWeightGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch& scratch,
-                   const GradUnit& unit, int worker) {
+tile::TransposedProduct ProductOf(const MoeFfnGradArgs& args, const Sizes& sizes,
+                                  const Scratch& scratch, const GradUnit& unit) {
   const TensorView outs[] = {args.w_gate_grad, args.w_up_grad, args.w_down_grad};
   const TensorView& out = outs[unit.matrix];
   const bool down = unit.matrix == 2;
   const int64_t first_row = scratch.rows.offsets[unit.expert];
+  const auto block_of = [&](const TensorView& matrix) {
+    return static_cast<char*>(matrix.data()) +
+           (unit.expert * out.size(1) + unit.first) * out.size(2) * SizeOf(out.dtype());
+  };
   tile::TransposedProduct product;
   product.a_rows = (down ? scratch.weighted_rows : scratch.x_rows) + first_row;
   product.b_rows = (down ? scratch.y_grad_rows : scratch.grads_rows) + first_row;
@@ -194,10 +203,23 @@ void RunWeightGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
   product.num_a = std::min(tile::kMaxBlockColumns, out.size(1) - unit.first);
   product.first_b = unit.matrix == 1 ? sizes.saved : 0;
   product.num_b = out.size(2);
-  product.out = static_cast<char*>(out.data()) +
-                (unit.expert * out.size(1) + unit.first) * out.size(2) * SizeOf(out.dtype());
+  product.out = block_of(out);
   product.out_dtype = out.dtype();
   product.out_pitch = out.size(2);
+  if (unit.matrix == 0 && GateTakesUp(sizes)) {
+    product.second_b = sizes.saved;
+    product.second_out = block_of(args.w_up_grad);
+  }
+  return product;
+}
+
+void RunWeightGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch& scratch,
+                   const GradUnit& unit, const GradUnit* next, int worker) {
+  tile::TransposedProduct product = ProductOf(args, sizes, scratch, unit), next_product;
+  if (next != nullptr) {
+    next_product = ProductOf(args, sizes, scratch, *next);
+    product.next = &next_product;
+  }
   tile::TransposedProductBlock(tile::Kernels(), product, scratch.block[worker]);
   tile::StreamFence();
 }
@@ -264,7 +286,9 @@ Status MoeFfnGrad(const MoeFfnGradArgs& args, Context& context) {
                        executor);
   const int64_t grad_units = MakeGradUnits(sizes, scratch.rows, scratch.grad_units);
   executor->ParallelFor(grad_units, [&](int64_t unit, int worker) {
-    RunWeightGrad(args, sizes, scratch, scratch.grad_units[unit], worker);
+    const int64_t next = unit + executor->num_workers();
+    RunWeightGrad(args, sizes, scratch, scratch.grad_units[unit],
+                  next < grad_units ? &scratch.grad_units[next] : nullptr, worker);
   });
   return Status::Ok();
 }

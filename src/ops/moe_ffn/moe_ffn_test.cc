@@ -184,6 +184,7 @@ constexpr Shape kShapes[] = {
     {5, 7, 3, 4, 2},       // odd sizes: half-filled words
     {1, 130, 65, 6, 6},    // one token, all experts
     {200, 16, 100, 3, 1},  // long groups
+    {9, 16, 514, 3, 2},    // gate and up too wide to share a block of their gradients
     {0, 32, 16, 4, 2},     // no tokens
 };
 constexpr Skew kSkews[] = {Skew::kUniform, Skew::kOneExpert, Skew::kSomeEmpty, Skew::kSomeUnrouted,

@@ -46,6 +46,12 @@ void PackCodedRows(Isa isa, const CodedMatrix& matrix, const CodedPart& part, ui
 
 void PackCodedTransposed(const KernelTable& kernels, const CodedMatrix& matrix,
                          const CodedPart& part, uint32_t* panel) {
+  const int64_t width = matrix.block_columns;
+  if (width >= 16 && kStripColumns % width == 0 && part.first_column % kStripColumns == 0) {
+    return FindCodedKernels(kernels.isa)
+        .pack_transposed[static_cast<int>(matrix.element)][static_cast<int>(matrix.scale_type)](
+            matrix, part, panel);
+  }
   Strip strip;
   for (int64_t k = 0; k < part.columns; k += kStripColumns) {
     const int64_t count = std::min(kStripColumns, part.columns - k);

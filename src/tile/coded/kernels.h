@@ -12,6 +12,8 @@ struct CodedKernels {
   void (*decode[3][3])(const CodedMatrix& matrix, const CodedPart& part, BF16* out,
                        int64_t out_pitch);
   void (*pack_rows[3][3])(const CodedMatrix& matrix, const CodedPart& part, uint32_t* panel);
+  // Blocks along columns must divide 128 and be 16 at least, and the part start where 128 do.
+  void (*pack_transposed[3][3])(const CodedMatrix& matrix, const CodedPart& part, uint32_t* panel);
 };
 
 namespace generic {

@@ -18,11 +18,14 @@ inline void StreamHalf(uint16_t* to, VH x) {
 
 #include "tile/plain_narrow.inc"
 
-// With a mask: GCC 12 takes the plain form for a use of an uninitialised value.
 inline VU TopCodes(const uint8_t* from) {
+  constexpr VU kPlaces = {0x00808080, 0x01808080, 0x02808080, 0x03808080, 0x04808080, 0x05808080,
+                          0x06808080, 0x07808080, 0x08808080, 0x09808080, 0x0a808080, 0x0b808080,
+                          0x0c808080, 0x0d808080, 0x0e808080, 0x0f808080};
   const __m512i codes =
-      _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  return reinterpret_cast<VU>(codes) << 24;
+      _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return reinterpret_cast<VU>(
+      _mm512_maskz_shuffle_epi8(~__mmask64{0}, codes, reinterpret_cast<__m512i>(kPlaces)));
 }
 inline bool AnyLane(VU x) {
   const auto bits = reinterpret_cast<__m512i>(x);

@@ -41,6 +41,8 @@ inline void StoreFourBytes(uint8_t* to, const VU (&words)[4]) {
     __builtin_memcpy(to + i * kLanes, &bytes, sizeof(bytes));
   }
 }
+inline VU TurnsLow(VU a, VU b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+inline VU TurnsHigh(VU a, VU b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 
 #include "ops/quantize/block_body.inc"
 

@@ -45,6 +45,10 @@ inline void StoreFourBytes(uint8_t* to, const VU (&words)[4]) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order));
 }
+inline VU TurnsLow(VU a, VU b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline VU TurnsHigh(VU a, VU b) {
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
 
 #include "ops/quantize/block_body.inc"
 

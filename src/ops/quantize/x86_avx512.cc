@@ -49,6 +49,13 @@ inline void StoreFourBytes(uint8_t* to, const VU (&words)[4]) {
     __builtin_memcpy(to + i * kLanes, &bytes, sizeof(bytes));
   }
 }
+inline VU TurnsLow(VU a, VU b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline VU TurnsHigh(VU a, VU b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                 31);
+}
 
 #include "ops/quantize/block_body.inc"
 

@@ -141,7 +141,7 @@ TEST(CodedTest, PacksRowsAsTheReference) {
   });
 }
 
-// The two that go through values decoded a strip at a time: as the packer of those values.
+// The two that turn rows into columns: as the packer of the values.
 TEST(CodedTest, TransposesAsThePackerOfItsValues) {
   ForEachProblem([](const Problem& p, const std::string& what) {
     for (const CodedPart& part :

@@ -76,30 +76,22 @@ auto Signature() {
       .Ret<xffi::AnyBuffer>();
 }
 
-// x, dy, group_sizes, and [E] scales or [0]; one result.
-auto WgradSignature() {
+// Four operands and one result.
+auto FourOperands() {
   return xffi::Ffi::Bind()
       .Ctx<xffi::ThreadPool>()
       .Arg<xffi::AnyBuffer>()
       .Arg<xffi::AnyBuffer>()
       .Arg<xffi::AnyBuffer>()
       .Arg<xffi::AnyBuffer>()
-      .Ret<xffi::AnyBuffer>()
-      .Attr<int64_t>("num_leaves");
+      .Ret<xffi::AnyBuffer>();
 }
 
-// x | dy, codes of w, group_sizes, scales of w; one result.
-auto CodedSignature() {
-  return xffi::Ffi::Bind()
-      .Ctx<xffi::ThreadPool>()
-      .Arg<xffi::AnyBuffer>()
-      .Arg<xffi::AnyBuffer>()
-      .Arg<xffi::AnyBuffer>()
-      .Arg<xffi::AnyBuffer>()
-      .Ret<xffi::AnyBuffer>()
-      .Attr<int64_t>("format")
-      .Attr<int64_t>("axis");
-}
+// x, dy, group_sizes, and [E] scales or [0].
+auto WgradSignature() { return FourOperands().Attr<int64_t>("num_leaves"); }
+
+// x | dy, codes of w, group_sizes, scales of w.
+auto CodedSignature() { return FourOperands().Attr<int64_t>("format").Attr<int64_t>("axis"); }
 
 }  // namespace
 }  // namespace anabranch::ffi

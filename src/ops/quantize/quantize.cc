@@ -142,6 +142,18 @@ Status TakeScratch(const char* op, const QuantizeOptions& options, const ConstTe
                     " bytes; needs ", bytes);
 }
 
+// The scratch and the tiles of rows x as they lie, without padding between groups.
+Status TileRows(const char* op, const QuantizeOptions& options, const ConstTensorView& x,
+                const ConstTensorView& group_sizes, bool statistics, const Context& context,
+                Scratch* scratch, Tiles* tiles) {
+  ANABRANCH_RETURN_IF_ERROR(TakeScratch(op, options, x, group_sizes, statistics, context, scratch));
+  ANABRANCH_RETURN_IF_ERROR(
+      quantize::PlanGroups(op, group_sizes, x.size(0), x.size(0), 1, 1, scratch->spans));
+  *tiles =
+      MakeTiles(scratch->spans, scratch->first_tile, quantize::NumGroups(group_sizes), x.size(1));
+  return Status::Ok();
+}
+
 // amax[g] of each group, or of all of x.
 void FindAmax(const QuantizeOptions& options, const Tiles& tiles, const ConstTensorView& x,
               const Scratch& scratch, float* amax, const Context& context) {
@@ -294,11 +306,9 @@ Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& con
   const int64_t num_groups = quantize::NumGroups(args.group_sizes);
   const bool counted = args.statistics.has_value();
   Scratch scratch;
+  Tiles tiles;
   ANABRANCH_RETURN_IF_ERROR(
-      TakeScratch(kOp, options, args.x, args.group_sizes, counted, context, &scratch));
-  ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.x.size(0),
-                                                 args.x.size(0), 1, 1, scratch.spans));
-  const Tiles tiles = MakeTiles(scratch.spans, scratch.first_tile, num_groups, args.x.size(1));
+      TileRows(kOp, options, args.x, args.group_sizes, counted, context, &scratch, &tiles));
   ScaleTensors(options, tiles, args.x, args.amax, scratch, args.tensor_scale, context);
   Zero(args.out, scratch.spans[num_groups].first_row, args.out.size(0));
   if (counted) std::fill_n(scratch.sums, tiles.count() * kQuantizeStatistics, 0.0);
@@ -338,13 +348,10 @@ Status TensorAmax(const TensorAmaxArgs& args, const Context& context) {
   constexpr const char* kOp = "tensor_amax";
   ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
   const QuantizeOptions options = OptionsOf(args);
-  const int64_t num_groups = quantize::NumGroups(args.group_sizes);
   Scratch scratch;
+  Tiles tiles;
   ANABRANCH_RETURN_IF_ERROR(
-      TakeScratch(kOp, options, args.x, args.group_sizes, false, context, &scratch));
-  ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.x.size(0),
-                                                 args.x.size(0), 1, 1, scratch.spans));
-  const Tiles tiles = MakeTiles(scratch.spans, scratch.first_tile, num_groups, args.x.size(1));
+      TileRows(kOp, options, args.x, args.group_sizes, false, context, &scratch, &tiles));
   FindAmax(options, tiles, args.x, scratch, args.amax.as<float>(), context);
   return Status::Ok();
 }

@@ -45,7 +45,7 @@ def check(recipe: Recipe) -> None:
         raise UsageError(f"--devices {count}: must be at least 1")
     low = [layer for layer in recipe.precision.layers(model.num_layers) if layer is not None]
     bounded = (recipe.parallel.capacity, recipe.parallel.chunks) != ("worst", 1)
-    if count > 1 and bounded and any(layer is not None for layer in low):
+    if count > 1 and bounded and low:
         raise UsageError(
             f"parallel.capacity={recipe.parallel.capacity}, parallel.chunks={recipe.parallel.chunks}: go with "
             f"precision.recipe=bf16 alone in this version, not {recipe.precision.recipe}"
@@ -61,7 +61,7 @@ def check(recipe: Recipe) -> None:
         of = f" / train.microbatches={train.microbatches}" if train.microbatches > 1 else ""
         need = "must divide" if shares == count else f"{shares} must divide"
         raise UsageError(f"--devices {count}: {need} train.batch_size={train.batch_size}{of}")
-    if shares != count and any(layer is not None for layer in low):
+    if shares != count and low:
         raise UsageError(
             f"--devices {count}: precision.recipe={recipe.precision.recipe} goes with a power of two alone; "
             "others pad their tokens, and blocks would hold padding"

@@ -72,7 +72,7 @@ void ExpectSame(const Problem& problem, const std::string& what) {
   EXPECT_TRUE(SameScales(counted, fast)) << what;
   EXPECT_TRUE(SameFloats(counted.statistics, fast.statistics)) << what;
   for (int i = 0; i < kQuantizeStatistics; ++i) {
-    // Counts are exact; sums of a row are f32 in lanes: 2^-24 a term, at most 512 / 4 of them.
+    // Counts are exact; sums of some rows are f32 in lanes: 2^-24 a term, at most 256 of them.
     const float bound = i < 3 ? 0 : 0x1p-16f * slow.statistics[i];
     if (!std::isfinite(slow.statistics[i])) {
       EXPECT_EQ(std::isnan(fast.statistics[i]), std::isnan(slow.statistics[i])) << what;

@@ -5,6 +5,8 @@
 #include <functional>
 #include <queue>
 
+#include "sim/engine/edge_lists.h"
+
 namespace anabranch::sim {
 namespace {
 
@@ -23,23 +25,31 @@ struct Event {
 
 class Engine {
  public:
-  Engine(const std::vector<Task>& tasks, const std::vector<double>& slowdown, Schedule* schedule)
-      : tasks_(tasks), slowdown_(slowdown), schedule_(schedule) {}
+  // Edges and classes are in range.
+  Engine(const std::vector<Task>& tasks, const std::vector<std::pair<int32_t, int32_t>>& edges,
+         const std::vector<double>& slowdown, Schedule* schedule)
+      : tasks_(tasks),
+        slowdown_(slowdown),
+        schedule_(schedule),
+        edges_(tasks.size(), edges),
+        left_(tasks.size(), 1),
+        duration_(tasks.size(), 0),
+        version_(tasks.size(), 0),
+        classes_(slowdown.size()) {}
 
-  Status Prepare(const std::vector<std::pair<int32_t, int32_t>>& edges);
   Status Play();
 
  private:
-  using Waiting = std::priority_queue<std::pair<int32_t, int32_t>,
-                                      std::vector<std::pair<int32_t, int32_t>>, std::greater<>>;
   struct Class {
-    Waiting waiting[kStreams];
+    std::vector<int32_t> queue[kStreams];
+    size_t next[kStreams] = {};  // the place in its queue of the task that goes next
     int32_t running[kStreams];
     double updated = 0;
   };
 
-  void Enqueue(int32_t task);
-  bool StartWaiting(Class* rank_class, double now);
+  void FillQueues();
+  int32_t Ready(const Class& rank_class, int stream) const;
+  bool StartReady(Class* rank_class, double now);
   void Advance(Class* rank_class, double now);
   void Predict(Class* rank_class, double now);
   double Duration(const Class& rank_class, int32_t task, double speed) const;
@@ -48,7 +58,7 @@ class Engine {
   const std::vector<Task>& tasks_;
   const std::vector<double>& slowdown_;
   Schedule* schedule_;
-  std::vector<int32_t> first_, next_, missing_;
+  EdgeLists edges_;
   std::vector<double> left_, duration_;  // share of a task left, and its length at today's rates
   std::vector<int64_t> version_;
   std::vector<Class> classes_;
@@ -57,53 +67,32 @@ class Engine {
   std::vector<double> speeds_;
 };
 
-Status Engine::Prepare(const std::vector<std::pair<int32_t, int32_t>>& edges) {
-  const auto count = static_cast<int32_t>(tasks_.size());
-  first_.assign(tasks_.size() + 1, 0);
-  missing_.assign(tasks_.size(), 0);
-  for (const auto& [before, after] : edges) {
-    if (before < 0 || before >= count || after < 0 || after >= count) {
-      return InvalidArgument("sim: edge ", before, " -> ", after, " is not between ", count,
-                             " tasks");
-    }
-    ++first_[before + 1];
-    ++missing_[after];
-  }
-  for (size_t i = 0; i < tasks_.size(); ++i) {
-    const auto classes = static_cast<int32_t>(slowdown_.size());
-    if (tasks_[i].rank_class < 0 || tasks_[i].rank_class >= classes) {
-      return InvalidArgument("sim: task ", i, ": rank_class=", tasks_[i].rank_class, " of ",
-                             classes);
-    }
-    first_[i + 1] += first_[i];
-  }
-  next_.resize(edges.size());
-  std::vector<int32_t> fill(first_.begin(), first_.end() - 1);
-  for (const auto& [before, after] : edges) next_[fill[before]++] = after;
-  left_.assign(tasks_.size(), 1);
-  duration_.assign(tasks_.size(), 0);
-  version_.assign(tasks_.size(), 0);
-  classes_.resize(slowdown_.size());
+void Engine::FillQueues() {
   for (Class& rank_class : classes_) std::fill_n(rank_class.running, kStreams, -1);
-  schedule_->start.assign(tasks_.size(), 0);
-  schedule_->end.assign(tasks_.size(), 0);
-  schedule_->cause.assign(tasks_.size(), -1);
-  schedule_->seconds = 0;
-  schedule_->events = 0;
-  return Status::Ok();
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    const int stream = static_cast<int>(tasks_[i].stream);
+    classes_[tasks_[i].rank_class].queue[stream].push_back(static_cast<int32_t>(i));
+  }
+  const auto by_order = [&](int32_t a, int32_t b) { return tasks_[a].order < tasks_[b].order; };
+  for (Class& rank_class : classes_) {
+    for (auto& queue : rank_class.queue) std::stable_sort(queue.begin(), queue.end(), by_order);
+  }
 }
 
-void Engine::Enqueue(int32_t task) {
-  const Task& what = tasks_[task];
-  classes_[what.rank_class].waiting[static_cast<int>(what.stream)].emplace(what.order, task);
+// The task of the stream that goes next, -1 while something before it has not ended.
+int32_t Engine::Ready(const Class& rank_class, int stream) const {
+  const auto& queue = rank_class.queue[stream];
+  if (rank_class.running[stream] >= 0 || rank_class.next[stream] >= queue.size()) return -1;
+  const int32_t task = queue[rank_class.next[stream]];
+  return edges_.missing[task] == 0 ? task : -1;
 }
 
-bool Engine::StartWaiting(Class* rank_class, double now) {
+bool Engine::StartReady(Class* rank_class, double now) {
   bool any = false;
   for (int stream = 0; stream < kStreams; ++stream) {
-    if (rank_class->running[stream] >= 0 || rank_class->waiting[stream].empty()) continue;
-    const int32_t task = rank_class->waiting[stream].top().second;
-    rank_class->waiting[stream].pop();
+    const int32_t task = Ready(*rank_class, stream);
+    if (task < 0) continue;
+    ++rank_class->next[stream];
     rank_class->running[stream] = task;
     schedule_->start[task] = now;
     any = true;
@@ -166,12 +155,11 @@ void Engine::Finish(int32_t task, double now, std::vector<int32_t>* touched) {
   own.running[stream] = -1;
   schedule_->end[task] = now;
   touched->push_back(tasks_[task].rank_class);
-  if (!own.waiting[stream].empty()) schedule_->cause[own.waiting[stream].top().second] = task;
-  for (int32_t i = first_[task]; i < first_[task + 1]; ++i) {
-    const int32_t after = next_[i];
-    if (--missing_[after] > 0) continue;
+  if (const int32_t next = Ready(own, stream); next >= 0) schedule_->cause[next] = task;
+  for (int32_t i = edges_.first[task]; i < edges_.first[task + 1]; ++i) {
+    const int32_t after = edges_.next[i];
+    if (--edges_.missing[after] > 0) continue;
     schedule_->cause[after] = task;
-    Enqueue(after);
     touched->push_back(tasks_[after].rank_class);
   }
 }
@@ -179,11 +167,9 @@ void Engine::Finish(int32_t task, double now, std::vector<int32_t>* touched) {
 Status Engine::Play() {
   size_t done = 0;
   std::vector<int32_t> touched;
-  for (size_t i = 0; i < tasks_.size(); ++i) {
-    if (missing_[i] == 0) Enqueue(static_cast<int32_t>(i));
-  }
+  FillQueues();
   for (Class& rank_class : classes_) {
-    if (StartWaiting(&rank_class, 0)) Predict(&rank_class, 0);
+    if (StartReady(&rank_class, 0)) Predict(&rank_class, 0);
   }
   while (!events_.empty()) {
     const double now = events_.top().time;
@@ -203,7 +189,7 @@ Status Engine::Play() {
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const int32_t index : touched) {
       Advance(&classes_[index], now);
-      StartWaiting(&classes_[index], now);
+      StartReady(&classes_[index], now);
       Predict(&classes_[index], now);
     }
     ++schedule_->events;
@@ -218,9 +204,26 @@ Status Engine::Play() {
 Status RunTasks(const std::vector<Task>& tasks,
                 const std::vector<std::pair<int32_t, int32_t>>& edges,
                 const std::vector<double>& slowdown, Schedule* schedule) {
-  Engine engine(tasks, slowdown, schedule);
-  ANABRANCH_RETURN_IF_ERROR(engine.Prepare(edges));
-  return engine.Play();
+  const auto count = static_cast<int32_t>(tasks.size());
+  for (const auto& [before, after] : edges) {
+    if (before < 0 || before >= count || after < 0 || after >= count) {
+      return InvalidArgument("sim: edge ", before, " -> ", after, " is not between ", count,
+                             " tasks");
+    }
+  }
+  const auto classes = static_cast<int32_t>(slowdown.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].rank_class < 0 || tasks[i].rank_class >= classes) {
+      return InvalidArgument("sim: task ", i, ": rank_class=", tasks[i].rank_class, " of ",
+                             classes);
+    }
+  }
+  schedule->start.assign(tasks.size(), 0);
+  schedule->end.assign(tasks.size(), 0);
+  schedule->cause.assign(tasks.size(), -1);
+  schedule->seconds = 0;
+  schedule->events = 0;
+  return Engine(tasks, edges, slowdown, schedule).Play();
 }
 
 }  // namespace anabranch::sim

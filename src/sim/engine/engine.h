@@ -9,10 +9,10 @@
 #include "base/status.h"
 #include "sim/engine/network.h"
 
-// The event engine. Ranks that do the same are one class; a class has one queue per stream. A task
-// starts when its predecessors have ended and its stream is free; among waiting tasks of a stream
-// the one with the lowest `order` goes first. While collectives run, compute has fewer SMs and less
-// HBM bandwidth, and collectives share ports (network.h).
+// The event engine. Ranks that do the same are one class; a class has one queue per stream, and a
+// stream runs its tasks one after the other by `order`, as it would kernels in the order of their
+// launch: a task starts when its predecessors and the task before it have ended. While collectives
+// run, compute has fewer SMs and less HBM bandwidth, and collectives share ports (network.h).
 namespace anabranch::sim {
 
 enum class Stream : uint8_t { kCompute, kEp, kTp, kDp, kPp, kH2d, kD2h };
@@ -21,7 +21,7 @@ inline constexpr int kStreams = 7;
 struct Task {
   int32_t rank_class = 0;
   Stream stream = Stream::kCompute;
-  int32_t order = 0;
+  int32_t order = 0;  // tasks of equal order run by their numbers
   // Compute: seconds bound by the multiply units, by HBM, and by neither (launches).
   double sm_seconds = 0;
   double hbm_seconds = 0;
@@ -44,7 +44,8 @@ struct Schedule {
 
 // Runs `tasks` under `edges` (before, after). `slowdown` multiplies the compute time of each class.
 // Deterministic: simultaneous events are handled in the order of task numbers.
-// Errors: kInvalidArgument for an edge or class out of range, or a cycle.
+// Errors: kInvalidArgument for an edge or class out of range, or tasks that wait for each other
+// through edges or through the order of their stream.
 // Memory grows with tasks and edges. Thread-compatible.
 Status RunTasks(const std::vector<Task>& tasks,
                 const std::vector<std::pair<int32_t, int32_t>>& edges,

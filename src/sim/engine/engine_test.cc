@@ -36,12 +36,20 @@ TEST(Engine, RunsAChainOneAfterTheOther) {
   EXPECT_EQ(schedule.cause[2], 1);
 }
 
-TEST(Engine, LowestOrderGoesFirst) {
+TEST(Engine, AStreamRunsInOrder) {
   Schedule schedule;
   ASSERT_TRUE(
       RunTasks({ComputeTask(1, 0, 0, 5), ComputeTask(2, 0, 0, 1)}, {}, {1}, &schedule).ok());
   EXPECT_DOUBLE_EQ(schedule.end[1], 2);
   EXPECT_DOUBLE_EQ(schedule.end[0], 3);
+  // The first waits for a transfer; the second could start at once, but stands behind it.
+  ASSERT_TRUE(
+      RunTasks({ComputeTask(1, 0, 0, 1), ComputeTask(2, 0, 0, 5), TransferTask(Stream::kEp, 4, 0)},
+               {{2, 0}}, {1}, &schedule)
+          .ok());
+  EXPECT_DOUBLE_EQ(schedule.start[0], 4);
+  EXPECT_DOUBLE_EQ(schedule.start[1], 5);
+  EXPECT_EQ(schedule.cause[1], 0);
 }
 
 TEST(Engine, ComputeLosesTheSmsThatACollectiveDrives) {
@@ -95,6 +103,8 @@ TEST(Engine, RefusesCyclesAndBadNumbers) {
   EXPECT_FALSE(RunTasks(two, {{0, 1}, {1, 0}}, {1}, &schedule).ok());
   EXPECT_FALSE(RunTasks(two, {{0, 2}}, {1}, &schedule).ok());
   EXPECT_FALSE(RunTasks(two, {}, {}, &schedule).ok());
+  const std::vector<Task> turned = {ComputeTask(1, 0, 0, 1), ComputeTask(1, 0, 0, 0)};
+  EXPECT_FALSE(RunTasks(turned, {{0, 1}}, {1}, &schedule).ok());
 }
 
 TEST(Network, FairSpeedsAreMaxMin) {

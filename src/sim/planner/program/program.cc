@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sim/planner/program/builder.h"
+#include "sim/planner/program/launch_order.h"
 
 namespace anabranch::sim {
 
@@ -85,7 +86,9 @@ Program ProgramBuilder::Build(const std::vector<std::vector<Phase>>& phases) {
 Program MakeProgram(const Request& request, const Costs& costs,
                     const std::vector<ExpertCosts>& experts, const std::vector<Chunk>& chunks,
                     const std::vector<std::vector<Phase>>& phases) {
-  return ProgramBuilder(request, costs, experts, chunks).Build(phases);
+  Program program = ProgramBuilder(request, costs, experts, chunks).Build(phases);
+  SetLaunchOrder(&program);
+  return program;
 }
 
 }  // namespace anabranch::sim

@@ -111,19 +111,54 @@ TEST(RandomLayouts, TheSameRequestGivesTheSameBits) {
   }
 }
 
-// A collective's bytes cost compute the same at any speed, and its latency costs no bytes. In a
-// pipeline, and with one queue for all collectives, a shorter one may change the order of others,
-// so those are left out.
-TEST(RandomLayouts, FasterScaleUpLinksAreNeverSlower) {
+struct Improvement {
+  const char* name;
+  void (*apply)(Hardware*, double);
+};
+
+constexpr Improvement kImprovements[] = {
+    {"flops",
+     [](Hardware* hardware, double factor) {
+       hardware->bf16_flops *= factor;
+       hardware->fp8_flops *= factor;
+       hardware->fp4_flops *= factor;
+     }},
+    {"hbm", [](Hardware* hardware, double factor) { hardware->hbm_bandwidth *= factor; }},
+    {"scale-up", [](Hardware* hardware, double factor) { hardware->scale_up_bandwidth *= factor; }},
+    {"scale-out",
+     [](Hardware* hardware, double factor) { hardware->scale_out_bandwidth *= factor; }},
+    {"host", [](Hardware* hardware, double factor) { hardware->host_bandwidth *= factor; }},
+    {"latency",
+     [](Hardware* hardware, double factor) {
+       hardware->scale_up_latency /= factor;
+       hardware->scale_out_latency /= factor;
+     }},
+    {"launch",
+     [](Hardware* hardware, double factor) {
+       hardware->launch_seconds /= factor;
+       hardware->graph_launch_seconds /= factor;
+     }},
+};
+
+// Neither the cut into stages nor the order of launches depends on the hardware. What a collective
+// takes from compute may move from where compute waits to where it works, which is rare and little.
+TEST(RandomLayouts, FasterHardwareIsNeverSlower) {
   Drawn drawn(2);
-  for (int n = 0; n < 600; ++n) {
-    Request request = drawn.Draw();
-    if (request.layout.pp > 1) continue;
-    request.layout.single_stream = 0;
+  int slower = 0;
+  int changes = 0;
+  for (int n = 0; n < 300; ++n) {
+    const Request request = drawn.Draw();
     const double before = Step(request);
-    request.hardware.scale_up_bandwidth *= drawn.Uniform(1.01, 4);
-    EXPECT_LE(Step(request), before * 1.002) << n;
+    for (const Improvement& improvement : kImprovements) {
+      Request faster = request;
+      improvement.apply(&faster.hardware, drawn.Uniform(1.01, 4));
+      const double after = Step(faster);
+      EXPECT_LE(after, before * 1.02) << n << " " << improvement.name;
+      slower += after > before * 1.002 ? 1 : 0;
+      ++changes;
+    }
   }
+  EXPECT_LE(slower * 1000, changes) << slower << " of " << changes;
 }
 
 // What must fit does not depend on what there is, so more memory never fits less.

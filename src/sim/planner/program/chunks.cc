@@ -7,20 +7,16 @@ namespace anabranch::sim {
 
 namespace {
 
-// Seconds of one layer, forward and backward, for the cut into chunks.
-double LayerSeconds(const Request& request, const Costs& costs, const ExpertCosts* experts) {
-  double seconds = 0;
-  for (const Work& work : costs.attention) seconds += work.Seconds();
-  if (experts == nullptr) {
-    for (const Work& work : costs.dense) seconds += work.Seconds();
-    return seconds;
-  }
-  for (const Work& work : costs.shared) seconds += work.Seconds();
-  for (const Work& work : experts->experts) seconds += work.Seconds();
-  if (request.layout.ep > 1 && !request.layout.overlap) {
-    seconds += 2 * (experts->dispatch.Seconds() + experts->combine.Seconds());
-  }
-  return seconds;
+double Flops(const Passes& passes) {
+  double flops = 0;
+  for (const Work& work : passes) flops += work.flops;
+  return flops;
+}
+
+// FLOPs of one layer, forward and backward, for the cut into chunks.
+double LayerFlops(const Costs& costs, const ExpertCosts* experts) {
+  if (experts == nullptr) return Flops(costs.attention) + Flops(costs.dense);
+  return Flops(costs.attention) + Flops(costs.shared) + Flops(experts->experts);
 }
 
 }  // namespace
@@ -29,16 +25,13 @@ std::vector<Chunk> MakeChunks(const Request& request, const Costs& costs,
                               const std::vector<ExpertCosts>& experts) {
   const Model& model = request.model;
   const auto count = static_cast<size_t>(request.layout.pp * request.layout.vp);
-  std::vector<double> seconds;
+  std::vector<double> flops;
   for (int64_t layer = 0; layer < model.layers; ++layer) {
-    seconds.push_back(
-        LayerSeconds(request, costs, layer < model.dense_layers ? nullptr : &experts[layer]));
+    flops.push_back(LayerFlops(costs, layer < model.dense_layers ? nullptr : &experts[layer]));
   }
-  double tail = 0;
-  for (const Work& work : costs.head) tail += work.Seconds();
-  tail *= static_cast<double>(1 + model.mtp_layers);
-  if (model.mtp_layers > 0) tail += LayerSeconds(request, costs, &experts[model.layers]);
-  // Greedy under a limit of seconds and of layers (no chunk has more than an even split's longest,
+  double tail = static_cast<double>(1 + model.mtp_layers) * Flops(costs.head);
+  if (model.mtp_layers > 0) tail += LayerFlops(costs, &experts[model.layers]);
+  // Greedy under a limit of FLOPs and of layers (no chunk has more than an even split's longest,
   // as frameworks demand); leaves a layer for every later chunk while there are enough.
   const auto chunks_wanted = static_cast<int64_t>(count);
   const int64_t longest = (model.layers + chunks_wanted - 1) / chunks_wanted;
@@ -51,8 +44,8 @@ std::vector<Chunk> MakeChunks(const Request& request, const Costs& costs,
       double sum = i + 1 == count ? tail : 0;
       const int64_t later = static_cast<int64_t>(count - i - 1);
       while (next < model.layers - later && next - chunk.first < longest &&
-             (sum + seconds[next] <= limit || (chunk.first == next && i + 1 < count))) {
-        sum += seconds[next++];
+             (sum + flops[next] <= limit || (chunk.first == next && i + 1 < count))) {
+        sum += flops[next++];
       }
       chunk.last = next;
     }
@@ -60,7 +53,7 @@ std::vector<Chunk> MakeChunks(const Request& request, const Costs& costs,
   };
   double low = 0;
   double high = tail;
-  for (const double each : seconds) high += each;
+  for (const double each : flops) high += each;
   std::vector<Chunk> chunks;
   for (int i = 0; i < 50; ++i) {
     const double middle = (low + high) / 2;

@@ -8,7 +8,17 @@ import pytest
 
 from anabranch import cli
 from anabranch.errors import UsageError
-from anabranch.planner import hardware, layout, scaling, scenario, search, simulate, subject, trace
+from anabranch.planner import (
+    hardware,
+    layout,
+    replay,
+    scaling,
+    scenario,
+    search,
+    simulate,
+    subject,
+    trace,
+)
 
 DSV3 = "deepseek-v3-671b"
 # SimuMax's four-layer DeepSeek-V3: one dense block, three of experts.
@@ -144,6 +154,13 @@ def test_weak_scaling_loses_to_jitter_and_data_parallelism():
     assert found["rows"][0]["efficiency"] == 1
     assert 0.9 < found["rows"][-1]["efficiency"] < 1
     assert found["rows"][-1]["exposed"]["dp"] > found["rows"][0]["exposed"]["dp"]
+
+
+def test_weak_scaling_is_within_2_points_of_the_published():
+    jax, megatron = (answer["rows"][-1] for _, answer in replay.weak_scaling(0.01, 5))
+    assert jax["count"] == megatron["count"] == 1024
+    assert abs(jax["efficiency"] - 0.97) < 0.02
+    assert abs(megatron["efficiency"] - 0.985) < 0.02
 
 
 def test_traces_are_chrome_json():

@@ -28,6 +28,8 @@ FIELDS: dict[str, tuple[str, float]] = {
     "scale_up_latency_us": ("scale_up_latency", 1e-6),
     "scale_out_gb_per_s": ("scale_out_bandwidth", 1e9),
     "scale_out_latency_us": ("scale_out_latency", 1e-6),
+    "scale_up_hop_us": ("scale_up_hop", 1e-6),
+    "scale_out_hop_us": ("scale_out_hop", 1e-6),
     "host_gb_per_s": ("host_bandwidth", 1e9),
     "host_memory_gb_per_s": ("host_memory_bandwidth", 1e9),
     "launch_us": ("launch_seconds", 1e-6),
@@ -61,6 +63,12 @@ _MAY_BE_ZERO = (
     "host",
     "torus_axes",
 )
+# Constants that a file may leave out, which are then 0, and what that means.
+_OPTIONAL = {
+    "torus_axes": "not given: a switch",
+    "scale_up_hop_us": "not given: in scale_up_latency_us",
+    "scale_out_hop_us": "not given: in scale_out_latency_us",
+}
 MACHINE = "machine"
 
 
@@ -145,6 +153,8 @@ def measure_machine() -> Hardware:
         "scale_out_gb_per_s": 1.25,
         "scale_out_latency_us": 50.0,
         "scale_up_latency_us": 2.0,
+        "scale_up_hop_us": 0.0,
+        "scale_out_hop_us": 0.0,
         "torus_axes": 0,
         "sms": max(engine.num_threads(), 1),
         "collective_sms": 0,
@@ -184,8 +194,8 @@ def _read(name: str, text: str) -> Hardware:
     base = get(data.pop("base")) if "base" in data else None
     description = str(data.pop("description", name))
     citations = data.pop("sources", {})
-    constants: dict[str, float] = dict(base.constants) if base else {"torus_axes": 0.0}
-    sources: dict[str, str] = dict(base.sources) if base else {"torus_axes": "not given: a switch"}
+    constants = dict(base.constants) if base else dict.fromkeys(_OPTIONAL, 0.0)
+    sources = dict(base.sources) if base else dict(_OPTIONAL)
     for key, entry in data.items():
         if key not in FIELDS:
             near = difflib.get_close_matches(key, FIELDS, n=3, cutoff=0.4)

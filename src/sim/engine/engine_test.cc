@@ -143,6 +143,21 @@ TEST(Network, GathersAreHierarchical) {
   EXPECT_DOUBLE_EQ(AllGather(ports, strided, 800).scale_out, 800 * 15.0 / 16 / 10);
 }
 
+TEST(Network, GathersGoRoundARing) {
+  Ports ports{100, 10, 1e-6, 5e-6, 8};
+  ports.scale_up_hop = 1e-6;
+  ports.scale_out_hop = 1e-5;
+  const auto latency = [&](int64_t ranks, int64_t stride) {
+    return AllGather(ports, MakeGroup(ports, ranks, stride), 800).latency;
+  };
+  EXPECT_DOUBLE_EQ(latency(2, 1), 1e-6);           // a collective's least
+  EXPECT_DOUBLE_EQ(latency(8, 1), 7e-6);           // seven steps inside the domain
+  EXPECT_DOUBLE_EQ(latency(32, 1), 28e-6 + 3e-5);  // 31 steps, three of them between domains
+  EXPECT_DOUBLE_EQ(latency(4, 8), 3e-5);           // one member a domain
+  EXPECT_EQ(AllToAll(ports, MakeGroup(ports, 32, 1), 800, 800).latency, 5e-6);
+  EXPECT_EQ(AllGather(ports, Group{1, 1}, 800).latency, 0);
+}
+
 // The shapes of TPU v5p slices.
 TEST(Torus, IsNearlyACube) {
   const auto shape = [](int64_t ranks) { return TorusShape(ranks, 3); };

@@ -115,7 +115,11 @@ Transfer AllGather(const Ports& ports, const Group& group, double bytes) {
   // over its own NIC and its own piece arrive over the scale-up port.
   const double remote = bytes * (1 - local / ranks) / local;
   const double up = bytes * (1 - 1 / local);
-  return Make(ports, group.gather * up, remote);
+  Transfer transfer = Make(ports, group.gather * up, remote);
+  const double domains = ranks / local;
+  const double ring = (ranks - domains) * ports.scale_up_hop + (domains - 1) * ports.scale_out_hop;
+  if (bytes > 0) transfer.latency = std::max(transfer.latency, ring);
+  return transfer;
 }
 
 Transfer Send(const Ports& ports, bool inside_domain, double bytes) {

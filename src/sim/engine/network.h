@@ -24,6 +24,9 @@ struct Ports {
   double scale_up_latency = 0;  // seconds a collective that stays inside a domain takes at least
   double scale_out_latency = 0;
   int64_t domain = 1;  // accelerators of one scale-up domain
+  // Seconds of one step of a gather's ring, between neighbours of a domain and between domains.
+  double scale_up_hop = 0;
+  double scale_out_hop = 0;
   // A torus: its axes, that of rank 0's next neighbour first. Empty for a switch.
   std::vector<int64_t> torus = {};
 };
@@ -57,7 +60,9 @@ Group MakeGroup(const Ports& ports, int64_t ranks, int64_t stride);
 
 // All-gather whose result is `bytes` long, or reduce-scatter whose input is: every member receives
 // (sends) bytes * (1 - 1 / ranks). Hierarchical: each remote byte crosses one NIC of the domain,
-// and the domain's members pass it on over the scale-up fabric. An all-reduce is one of each.
+// and the domain's members pass it on over the scale-up fabric. The last piece comes round a ring
+// of all members, domain after domain, so the latency is that of its steps where these take longer
+// than a collective's least. An all-reduce is one of each.
 Transfer AllGather(const Ports& ports, const Group& group, double bytes);
 
 // Point to point, `bytes` one way.

@@ -33,6 +33,8 @@ std::vector<Field> HardwareFields(Request* request) {
       ANABRANCH_FIELD(hardware, torus_axes),
       ANABRANCH_FIELD(hardware, scale_out_bandwidth),
       ANABRANCH_FIELD(hardware, scale_out_latency),
+      ANABRANCH_FIELD(hardware, scale_up_hop),
+      ANABRANCH_FIELD(hardware, scale_out_hop),
       ANABRANCH_FIELD(hardware, host_bandwidth),
       ANABRANCH_FIELD(hardware, host_memory_bandwidth),
       ANABRANCH_FIELD(hardware, sms),
@@ -250,6 +252,8 @@ Ports MakePorts(const Hardware& hardware, int64_t ranks) {
   ports.scale_up_latency = hardware.scale_up_latency;
   ports.scale_out_latency = hardware.scale_out_latency;
   ports.domain = hardware.scale_up_domain;
+  ports.scale_up_hop = hardware.scale_up_hop;
+  ports.scale_out_hop = hardware.scale_out_hop;
   ports.torus = TorusShape(std::min(ranks, ports.domain), hardware.torus_axes);
   return ports;
 }

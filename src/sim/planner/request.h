@@ -28,6 +28,8 @@ struct Hardware {
   int64_t torus_axes = 0;          // of the scale-up domain; 0 for a switch
   double scale_out_bandwidth = 0;  // one direction
   double scale_out_latency = 0;
+  double scale_up_hop = 0;  // a step of a ring, seconds
+  double scale_out_hop = 0;
   double host_bandwidth = 0;  // one direction
   double host_memory_bandwidth = 0;
   int64_t sms = 1;

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/context.h"
+#include "base/stream_copy.h"
 #include "comm/expert_parallel/plan.h"
 #include "comm/expert_parallel/sum_rows.h"
-#include "comm/stream_copy.h"
 #include "tile/tile.h"
 
 namespace anabranch::expert_parallel {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/context.h"
+#include "base/stream_copy.h"
 #include "comm/expert_parallel/plan.h"
-#include "comm/stream_copy.h"
 
 namespace anabranch::expert_parallel {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/context.h"
+#include "base/stream_copy.h"
 #include "comm/processes/shared_memory.h"
-#include "comm/stream_copy.h"
 
 namespace anabranch {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/stream_copy.h"
+#include "base/stream_copy.h"
 
 namespace anabranch {
 namespace {

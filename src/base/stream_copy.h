@@ -1,6 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef ANABRANCH_COMM_STREAM_COPY_H_
-#define ANABRANCH_COMM_STREAM_COPY_H_
+#ifndef ANABRANCH_BASE_STREAM_COPY_H_
+#define ANABRANCH_BASE_STREAM_COPY_H_
 
 #include <cstdint>
 #include <cstring>
@@ -61,4 +61,4 @@ inline CopyRow Copier(int64_t payload_bytes) {
 
 }  // namespace anabranch
 
-#endif  // ANABRANCH_COMM_STREAM_COPY_H_
+#endif  // ANABRANCH_BASE_STREAM_COPY_H_

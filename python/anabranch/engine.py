@@ -61,7 +61,15 @@ def measure_peak_gflops(dtype: str) -> float:
 
 def measure_copy_gb_per_s() -> float:
     """Measures a large copy on all threads: bytes read plus written, in 1e9 per second."""
-    function = _register.library().anabranch_measure_copy_gb_per_s
+    return _copy_rate(_register.library().anabranch_measure_copy_gb_per_s)
+
+
+def measure_stream_gb_per_s() -> float:
+    """Measures the same copy with stores past the caches, which do not read what they overwrite."""
+    return _copy_rate(_register.library().anabranch_measure_stream_gb_per_s)
+
+
+def _copy_rate(function: Any) -> float:
     function.argtypes = (ctypes.c_int64,)
     function.restype = ctypes.c_double
     return float(function(num_threads()))

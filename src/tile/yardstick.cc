@@ -10,6 +10,7 @@
 
 #include "base/context.h"
 #include "base/float_mode.h"
+#include "base/stream_copy.h"
 #include "tile/block.h"
 #include "tile/tile.h"
 
@@ -35,6 +36,25 @@ double BestSeconds(const Run& run) {
   return best;
 }
 
+double CopyGbPerSecond(CopyRow copy, Executor* executor) {
+  // 2 x 128 MiB: several times any last-level cache share.
+  constexpr int64_t kBytes = int64_t{128} << 20;
+  constexpr int64_t kPieces = 64;
+  const std::unique_ptr<char[]> from(new (std::nothrow) char[kBytes]);
+  const std::unique_ptr<char[]> to(new (std::nothrow) char[kBytes]);
+  if (from == nullptr || to == nullptr) return 0;
+  std::memset(from.get(), 1, kBytes);
+  std::memset(to.get(), 2, kBytes);
+  const double best = BestSeconds([&] {
+    executor->ParallelFor(kPieces, [&](int64_t piece, int) {
+      const int64_t offset = piece * (kBytes / kPieces);
+      copy(to.get() + offset, from.get() + offset, kBytes / kPieces);
+      StreamFence();
+    });
+  });
+  return 2.0 * kBytes / best * 1e-9;
+}
+
 }  // namespace
 
 double MeasurePeakGflops(DType dtype, Executor* executor) {
@@ -57,22 +77,10 @@ double MeasurePeakGflops(DType dtype, Executor* executor) {
   return flops * workers / best * 1e-9;
 }
 
-double MeasureCopyGbPerSecond(Executor* executor) {
-  // 2 x 128 MiB: several times any last-level cache share.
-  constexpr int64_t kBytes = int64_t{128} << 20;
-  constexpr int64_t kPieces = 64;
-  const std::unique_ptr<char[]> from(new (std::nothrow) char[kBytes]);
-  const std::unique_ptr<char[]> to(new (std::nothrow) char[kBytes]);
-  if (from == nullptr || to == nullptr) return 0;
-  std::memset(from.get(), 1, kBytes);
-  std::memset(to.get(), 2, kBytes);
-  const double best = BestSeconds([&] {
-    executor->ParallelFor(kPieces, [&](int64_t piece, int) {
-      const int64_t offset = piece * (kBytes / kPieces);
-      std::memcpy(to.get() + offset, from.get() + offset, kBytes / kPieces);
-    });
-  });
-  return 2.0 * kBytes / best * 1e-9;
+double MeasureCopyGbPerSecond(Executor* executor) { return CopyGbPerSecond(CopyCached, executor); }
+
+double MeasureStreamGbPerSecond(Executor* executor) {
+  return CopyGbPerSecond(CopyStreaming, executor);
 }
 
 void TimeTileProduct(const void* a, const void* b, float* out, int64_t m, int64_t n, int64_t k,

@@ -17,6 +17,10 @@ double MeasurePeakGflops(DType dtype, Executor* executor);
 // there is no memory for it.
 double MeasureCopyGbPerSecond(Executor* executor);
 
+// The same with stores past the caches, which do not read what they overwrite: the most that a copy
+// reaches.
+double MeasureStreamGbPerSecond(Executor* executor);
+
 // Multiplies a [M,K] by b [K,N] (row-major, type bf16 or f32; K even for bf16) into out [M,N] f32,
 // N and 16 permitting whole vectors (N % 16 == 0), with b packed beforehand and the panels spread
 // over the executor. Runs `rounds` times and writes each run's seconds, packing not included: what

@@ -60,6 +60,7 @@ def _yardsticks() -> dict[str, float]:
         "peak_bf16_gflops": engine.measure_peak_gflops("bfloat16"),
         "peak_f32_gflops": engine.measure_peak_gflops("float32"),
         "copy_gb_per_s": engine.measure_copy_gb_per_s(),
+        "stream_gb_per_s": engine.measure_stream_gb_per_s(),
     }
 
 
@@ -70,7 +71,7 @@ def _finish(
         share = {"share_of_budget": timing.seconds / row["budget_seconds"]}
     elif "copied_bytes" in row:
         copied = row["copied_bytes"] / timing.seconds * 1e-9
-        share = {"share_of_copy": copied / yardsticks["copy_gb_per_s"]}
+        share = {"share_of_copy": copied / yardsticks[row.pop("yardstick", "copy_gb_per_s")]}
     else:
         share = _share_of_peak(row, timing, yardsticks)
     return {
@@ -113,7 +114,8 @@ def _yardstick_line(yardsticks: dict[str, float]) -> str:
     return (
         f"yardsticks: bf16 {yardsticks['peak_bf16_gflops']:.0f} GFLOP/s, "
         f"f32 {yardsticks['peak_f32_gflops']:.0f} GFLOP/s, "
-        f"copy {yardsticks['copy_gb_per_s']:.1f} GB/s on {engine.num_threads()} threads"
+        f"copy {yardsticks['copy_gb_per_s']:.1f} GB/s, past the caches "
+        f"{yardsticks['stream_gb_per_s']:.1f} GB/s on {engine.num_threads()} threads"
     )
 
 

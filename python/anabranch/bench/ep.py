@@ -3,7 +3,8 @@
 
 ``copied_bytes`` of a row is what copying its payload would read and write, the payload being every
 routed row once; ``share_of_copy`` is the time that this takes at the rate of a copy past the caches,
-measured in the same run, over the time of the row. The classic way packs rows by peer, exchanges, and unpacks by expert.
+measured in the same run, over the time of the row. The classic way packs rows by peer, exchanges, and
+unpacks by expert.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Case:
         local = EXPERTS // RANKS
         owners = np.bincount(self.ids_host.ravel() // local, minlength=RANKS)
         self.room = int(owners.max())
-        self.classic = self._classic_tables()
+        self.classic = self._classic_arrays()
 
     def _put(self, array: Any) -> jax.Array:
         sharding = NamedSharding(self.mesh, _SPEC)
@@ -116,7 +117,14 @@ class Case:
     def repeat(
         self, body: Callable[..., Any], inputs: tuple[jax.Array, ...], room: int = 0
     ) -> list[float]:
-        """Seconds of one call, at least ``MIN_REPEATS`` times.
+        """Seconds of one call, ``MIN_REPEATS`` times."""
+        call = self.timer(body, inputs, room)
+        return [call() for _ in range(MIN_REPEATS)]
+
+    def timer(
+        self, body: Callable[..., Any], inputs: tuple[jax.Array, ...], room: int = 0
+    ) -> Callable[[], float]:
+        """A function that returns the seconds of one call; compiled and run once beforehand.
 
         A body that receives into a buffer of ``room`` rows takes it as its last argument and returns it
         after its result: it goes from round to round, as a program hands on a buffer that it has.
@@ -138,16 +146,17 @@ class Case:
             return self.mapped(local)
 
         runs = [loop(_SHORT), loop(_LONG)]
-        seconds: list[float] = []
-        for attempt in range(MIN_REPEATS + 1):
+
+        def call() -> float:
             times = []
             for run in runs:
                 start = time.perf_counter()
                 jax.block_until_ready(run(*inputs))
                 times.append(time.perf_counter() - start)
-            if attempt > 0:  # the first compiles
-                seconds.append(max((times[1] - times[0]) / (_LONG - _SHORT), 1e-9))
-        return seconds
+            return max((times[1] - times[0]) / (_LONG - _SHORT), 1e-9)
+
+        call()
+        return call
 
     def plan(self, ids: jax.Array) -> tuple[jax.Array, ...]:
         """This rank's plan, as arrays that ``shard_map`` can hand on."""
@@ -196,49 +205,54 @@ class Case:
         """The result alone of a body that receives into ``room`` rows."""
         return self.mapped(lambda *args: body(*args, _room(room))[0])
 
-    def _classic_tables(self) -> tuple[jax.Array, ...]:
+    def classic_tables(self, rank: int) -> list[np.ndarray]:
+        """What one rank knows of the classic way.
+
+        Returns:
+          The token of each packed row, each slot's packed row [T, k], the received row of each row in
+          expert order and the reverse of it (-1 past the rows in use), and six vectors by rank: where
+          the rows for it begin, how many they are, where it puts them, how many come from it, and where
+          those begin here and there.
+        """
         local = EXPERTS // RANKS
         counts = np.stack([np.bincount(ids.ravel(), minlength=EXPERTS) for ids in self.ids_host])
         send = counts.reshape(RANKS, RANKS, local).sum(2)  # [from, to]
         inputs = np.cumsum(send, 1) - send
         outputs = np.cumsum(send, 0) - send
-        parts: list[list[np.ndarray]] = []
-        for rank in range(RANKS):
-            order = np.argsort(self.ids_host[rank].ravel(), kind="stable")
-            slot_row = np.empty(TOKENS * TOPK, np.int32)
-            slot_row[order] = np.arange(TOKENS * TOPK, dtype=np.int32)
-            # Received rows lie by (source, expert); experts want (expert, source).
-            mine = counts[:, rank * local : (rank + 1) * local]
-            starts = (np.cumsum(mine.ravel()) - mine.ravel()).reshape(mine.shape)
-            pieces = [
-                np.arange(starts[s, e], starts[s, e] + mine[s, e])
-                for e in range(local)
-                for s in range(RANKS)
-            ]
-            unpack = np.full(self.room, -1, np.int32)
-            used = int(mine.sum())
-            unpack[:used] = np.concatenate(pieces)
-            repack = np.full(self.room, -1, np.int32)
-            repack[unpack[:used]] = np.arange(used, dtype=np.int32)
-            # On the way back the offsets of the two directions change places.
-            parts.append(
-                [
-                    (order // TOPK).astype(np.int32),
-                    slot_row.reshape(TOKENS, TOPK),
-                    unpack,
-                    repack,
-                    inputs[rank],
-                    send[rank],
-                    outputs[rank],
-                    send[:, rank],
-                    outputs[:, rank],
-                    inputs[:, rank],
-                ]
-            )
-        return tuple(
-            self._put(np.concatenate(column).astype(np.int32))
-            for column in zip(*parts, strict=True)
-        )
+        order = np.argsort(self.ids_host[rank].ravel(), kind="stable")
+        slot_row = np.empty(TOKENS * TOPK, np.int32)
+        slot_row[order] = np.arange(TOKENS * TOPK, dtype=np.int32)
+        # Received rows lie by (source, expert); experts want (expert, source).
+        mine = counts[:, rank * local : (rank + 1) * local]
+        starts = (np.cumsum(mine.ravel()) - mine.ravel()).reshape(mine.shape)
+        pieces = [
+            np.arange(starts[s, e], starts[s, e] + mine[s, e])
+            for e in range(local)
+            for s in range(RANKS)
+        ]
+        unpack = np.full(self.room, -1, np.int32)
+        used = int(mine.sum())
+        unpack[:used] = np.concatenate(pieces)
+        repack = np.full(self.room, -1, np.int32)
+        repack[unpack[:used]] = np.arange(used, dtype=np.int32)
+        # On the way back the offsets of the two directions change places.
+        tables = [
+            order // TOPK,
+            slot_row.reshape(TOKENS, TOPK),
+            unpack,
+            repack,
+            inputs[rank],
+            send[rank],
+            outputs[rank],
+            send[:, rank],
+            outputs[:, rank],
+            inputs[:, rank],
+        ]
+        return [table.astype(np.int32) for table in tables]
+
+    def _classic_arrays(self) -> tuple[jax.Array, ...]:
+        parts = [self.classic_tables(rank) for rank in range(RANKS)]
+        return tuple(self._put(np.concatenate(column)) for column in zip(*parts, strict=True))
 
     def check(self, dispatched: jax.Array, classic: jax.Array, plan: tuple[jax.Array, ...]) -> None:
         """Compares every bit with the classic way."""

@@ -1,7 +1,10 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 """Dispatch and combine between two processes that mpirun starts: the rows ``*_mpi`` of suite ``ep``.
 
-``rows`` starts this module under mpirun; rank 0 then prints the durations as JSON.
+Beside them what programs do without a fused pass, in turn in the same processes: ``*_alltoallv`` pack rows
+by rank, call ``MPI_Alltoallv`` and unpack by expert, ``*_tuned`` pack and unpack past the caches, and
+``alltoallv`` is the call alone. ``rows`` starts this module under mpirun; rank 0 then prints the durations as
+JSON.
 """
 
 from __future__ import annotations
@@ -18,15 +21,19 @@ import jax
 import numpy as np
 
 from anabranch import _processes
-from anabranch.bench import ep
+from anabranch.bench import ep, mpi_exchange
 from anabranch.bench.timing import Timing, observe, summary
 
 _MARK = "durations: "
 _TIMEOUT_SECONDS = 600
+_ROUNDS = 9
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Rows ``dispatch_mpi`` and ``combine_mpi``; none, with a note, where there is no MPI."""
+    """Rows ``dispatch_mpi``, ``combine_mpi`` and those beside them; none, with a note, where there is no MPI.
+
+    ``times_dispatch`` and ``times_combine`` of the latter: their time over that of the fused pass.
+    """
     mpirun = shutil.which("mpirun")
     if mpirun is None or not _processes.module_path().exists():
         missing = "mpirun" if mpirun is None else str(_processes.module_path())
@@ -45,7 +52,10 @@ def rows() -> Iterator[dict[str, Any]]:
         ]
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,
-            env={**os.environ, **_processes.LAUNCHER_ENVIRONMENT},
+            # Pages of one size for all that is compared: JAX's arrays do not get large ones.
+            env={
+                **os.environ, **_processes.LAUNCHER_ENVIRONMENT, "NUMPY_MADVISE_HUGEPAGE": "0",
+            },
         )  # fmt: skip
         found = [line for line in result.stdout.splitlines() if line.startswith(_MARK)]
         if result.returncode or len(found) != 1:
@@ -54,8 +64,13 @@ def rows() -> Iterator[dict[str, Any]]:
         return durations["dispatch_mpi"]
 
     busy = observe(run).busy_cores
-    for name, seconds in durations.items():
-        yield ep.row(name, Timing(*summary(seconds), busy))
+    timings = {name: Timing(*summary(seconds), busy) for name, seconds in durations.items()}
+    for name, timing in timings.items():
+        row = ep.row(name, timing)
+        for fused in ("dispatch", "combine"):
+            if name.startswith((f"{fused}_alltoallv", "alltoallv")):
+                row[f"times_{fused}"] = timing.seconds / timings[f"{fused}_mpi"].seconds
+        yield row
 
 
 def main() -> None:
@@ -65,31 +80,38 @@ def main() -> None:
     plan = jax.block_until_ready(case.mapped(case.plan)(case.ids))
     dispatched = jax.block_until_ready(case.mapped(case.dispatch_once)(case.x, *plan))
     back = case.mapped(case.combine)(dispatched, *plan)
-    _check(case, dispatched, back, group.rank)
-    durations = {
-        "dispatch_mpi": case.repeat(case.dispatch, (case.x, *plan)),
-        "combine_mpi": case.repeat(case.combine, (dispatched, *plan)),
+    expected = _expected(case, group.rank)
+    _check(expected, dispatched, back)
+    calls = {
+        "dispatch_mpi": case.timer(case.dispatch, (case.x, *plan)),
+        "combine_mpi": case.timer(case.combine, (dispatched, *plan)),
+        **mpi_exchange.calls(case, group.rank, expected),
     }
+    durations: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            durations[name].append(call())
     if group.rank == 0:
         print(_MARK + json.dumps(durations), flush=True)
     _processes.end()
 
 
-def _check(case: ep.Case, dispatched: jax.Array, back: jax.Array, rank: int) -> None:
-    """Every bit of this rank's rows, and of what comes back of them."""
+def _expected(case: ep.Case, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's rows in expert order, and the sum of the rows of each of its tokens."""
     local = ep.EXPERTS // ep.RANKS
     experts = case.ids_host.reshape(-1)
     slots = np.argsort(experts, kind="stable")
     mine = slots[experts[slots] // local == rank] // ep.TOPK
-    rows = np.asarray(dispatched.addressable_data(0))
     x = case.x_host[rank * ep.TOKENS : (rank + 1) * ep.TOKENS]
-    sums = (np.float32(ep.TOPK) * x.astype(np.float32)).astype(
-        x.dtype
-    )  # exact: k is a power of two
-    if (
-        not (rows[: len(mine)] == case.x_host[mine]).all()
-        or not (np.asarray(back.addressable_data(0)) == sums).all()
-    ):
+    # Exact in any order: k is a power of two.
+    return case.x_host[mine], (np.float32(ep.TOPK) * x.astype(np.float32)).astype(x.dtype)
+
+
+def _check(expected: tuple[np.ndarray, np.ndarray], dispatched: jax.Array, back: jax.Array) -> None:
+    """Every bit of this rank's rows, and of what comes back of them."""
+    rows = np.asarray(dispatched.addressable_data(0))[: len(expected[0])]
+    sums = np.asarray(back.addressable_data(0))
+    if not ((rows == expected[0]).all() and (sums == expected[1]).all()):
         raise RuntimeError("bench: rows between processes are not those that were sent")
 
 

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace anabranch {
 namespace {
@@ -107,14 +109,57 @@ Status MpiGroup::Create(std::unique_ptr<MpiGroup>* group) {
   return status;
 }
 
+namespace {
+
+// Counts and places, in bytes, of pieces that follow each other. False when an int cannot count
+// them.
+bool Place(const int32_t* rows, int64_t row_bytes, std::vector<int>* counts,
+           std::vector<int>* places) {
+  int64_t end = 0;
+  for (size_t rank = 0; rank < counts->size(); ++rank) {
+    (*places)[rank] = static_cast<int>(end);
+    (*counts)[rank] = static_cast<int>(rows[rank] * row_bytes);
+    end += rows[rank] * row_bytes;
+    if (end > std::numeric_limits<int>::max()) return false;
+  }
+  return true;
+}
+
+Status Outcome(const char* function, int code) {
+  if (code == MPI_SUCCESS) return Status::Ok();
+  return MakeStatus(StatusCode::kInternal, "mpi: ", function, " failed with code ", code);
+}
+
+}  // namespace
+
+Status MpiGroup::AllToAll(const void* send, const int32_t* send_rows, void* receive,
+                          const int32_t* receive_rows, int64_t row_bytes) {
+  std::vector<int> counts(size()), places(size()), theirs(size()), their_places(size());
+  if (!Place(send_rows, row_bytes, &counts, &places) ||
+      !Place(receive_rows, row_bytes, &theirs, &their_places)) {
+    return MakeStatus(StatusCode::kUnimplemented, "mpi: MPI_Alltoallv of more than 2 GiB");
+  }
+  int code = MPI_SUCCESS;
+  state_->mpi.Run([&] {
+    code = MPI_Alltoallv(send, counts.data(), places.data(), MPI_BYTE, receive, theirs.data(),
+                         their_places.data(), MPI_BYTE, state_->comm);
+  });
+  return Outcome("MPI_Alltoallv", code);
+}
+
+Status MpiGroup::Barrier() {
+  int code = MPI_SUCCESS;
+  state_->mpi.Run([&] { code = MPI_Barrier(state_->comm); });
+  return Outcome("MPI_Barrier", code);
+}
+
 Status MpiGroup::Gather(const void* mine, int64_t bytes, void* all) {
   int code = MPI_SUCCESS;
   state_->mpi.Run([&] {
     const int count = static_cast<int>(bytes);
     code = MPI_Allgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, state_->comm);
   });
-  if (code == MPI_SUCCESS) return Status::Ok();
-  return MakeStatus(StatusCode::kInternal, "mpi: MPI_Allgather failed with code ", code);
+  return Outcome("MPI_Allgather", code);
 }
 
 }  // namespace anabranch

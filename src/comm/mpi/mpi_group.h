@@ -11,7 +11,8 @@
 namespace anabranch {
 
 // The processes that mpirun has started, in the order of MPI_COMM_WORLD. MPI tells who they are and
-// carries what they must know to share memory (HostTransport); rows never travel through it.
+// carries what they must know to share memory (HostTransport); rows never travel through it, but
+// for benchmarks that show what that would take (mpi_exchange.h).
 //   Threads   MPI is called by one thread alone, which this object owns and which initialises it
 //             (or finds it initialised with MPI_THREAD_MULTIPLE), on a communicator of its own.
 //             Any thread may call these functions, one at a time.
@@ -27,6 +28,11 @@ class MpiGroup {
   const std::string& library() const;  // what MPI says it is, one line
   // all[r * bytes, (r + 1) * bytes) = what rank r passed as mine. Collective.
   Status Gather(const void* mine, int64_t bytes, void* all);
+  // MPI_Alltoallv: send holds send_rows[0] rows for rank 0, then those for rank 1, ...; receive
+  // gets receive_rows[r] rows of rank r, by rank. kUnimplemented: more bytes than an int counts.
+  Status AllToAll(const void* send, const int32_t* send_rows, void* receive,
+                  const int32_t* receive_rows, int64_t row_bytes);
+  Status Barrier();
 
  private:
   struct State;

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import chrome_trace
 from anabranch import cli
 from anabranch.errors import UsageError
 from anabranch.planner import (
@@ -163,14 +164,18 @@ def test_weak_scaling_is_within_2_points_of_the_published():
     assert abs(megatron["efficiency"] - 0.985) < 0.02
 
 
-def test_traces_are_chrome_json():
-    one = scenario.make(model=DSV3_4, hw="b200:8", layout_text="pp2,ep4", batch=16)
+@pytest.mark.parametrize("words", ["pp2,ep4", "pp2,ep4,vp2,overlap=on", "fsdp,ep4,offload=norm"])
+def test_traces_are_chrome_json(words):
+    model = DSV3_4.replace("layers=4", "layers=8")
+    one = scenario.make(model=model, hw="b200:8", layout_text=words, batch=16)
     result = simulate.simulate(one, trace=True)
-    events = json.loads(trace.perfetto(result["tasks"], result))["traceEvents"]
+    events = chrome_trace.check(trace.perfetto(result["tasks"], result))
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(result["tasks"])
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert names == ["stage 0, busiest rank", "stage 1, busiest rank"]
-    last = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
-    assert last == pytest.approx(result["step_seconds"] * 1e6)
+    assert names == [f"stage {n}, busiest rank" for n in range(len(names))]
+    last = max(event["ts"] + event["dur"] for event in spans)
+    assert last == pytest.approx(result["step_seconds"] * 1e6, abs=0.1)
     assert {event["name"] for event in events if event["ph"] == "C"} >= {"compute", "collectives"}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch import _register
 from anabranch.errors import UsageError
-from anabranch.planner import calibration, hardware
+from anabranch.planner import calibration, hardware, trace
 
 STREAMS = {
     "compute": "compute",
@@ -197,24 +197,11 @@ def calibrated(
 def perfetto(events: Sequence[Sequence[Any]], result: dict[str, Any]) -> str:
     """The events as a Chrome trace: one thread per stream, and a counter of collectives in flight."""
     numbers = {name: number for number, name in enumerate(STREAMS)}
-    trace: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": result["module"]}}
-    ]
-    for name, number in numbers.items():
-        label = {"name": STREAMS[name]}
-        trace.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": number, "args": label})
-    steps: list[tuple[float, int]] = []
-    for name, stream, start, seconds in events:
-        begin, length = start * 1e6, seconds * 1e6
-        trace.append({
-            "ph": "X", "pid": 0, "tid": numbers[stream], "ts": begin, "dur": length, "name": name,
-        })  # fmt: skip
+    trace_events = trace.names(0, result["module"], dict(enumerate(STREAMS.values())))
+    collectives = []
+    for name, stream, start, seconds in sorted(events, key=lambda event: event[2]):
+        trace_events.append(trace.span(0, numbers[stream], name, start, start + seconds))
         if stream in ("ep", "dp", "pp"):
-            steps += [(begin, 1), (begin + length, -1)]
-    running = 0
-    for at, change in sorted(steps):
-        running += change
-        trace.append({
-            "ph": "C", "pid": 0, "ts": at, "name": "collectives", "args": {"running": running},
-        })  # fmt: skip
-    return json.dumps({"traceEvents": trace, "displayTimeUnit": "ms"})
+            collectives.append((start, start + seconds))
+    trace_events += trace.counter(0, "collectives", collectives)
+    return trace.document(trace_events, {k: result[k] for k in ("module", "seconds")})

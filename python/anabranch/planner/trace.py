@@ -14,7 +14,6 @@ KINDS = (
     "experts backward", "recompute", "head", "optimizer", "dispatch", "combine", "tensor parallel",
     "parameter gather", "gradient scatter", "send", "offload", "reload",
 )  # fmt: skip
-_COMPUTE, _EP = 0, 1
 _NETWORK = (1, 2, 3, 4)
 
 
@@ -27,40 +26,64 @@ def perfetto(tasks: Sequence[Sequence[float]], result: Mapping[str, Any]) -> str
     events: list[dict[str, Any]] = []
     classes = sorted({int(task[0]) for task in tasks})
     for rank_class in classes:
-        name = f"stage {rank_class}, busiest rank"
-        events.append(_meta("process_name", rank_class, 0, name))
-        used = sorted({int(task[1]) for task in tasks if int(task[0]) == rank_class})
-        events += [_meta("thread_name", rank_class, s, STREAMS[s]) for s in used]
-    changes: dict[tuple[int, str], list[tuple[float, int]]] = {}
-    for task in tasks:
+        used = {int(task[1]): STREAMS[int(task[1])] for task in tasks if int(task[0]) == rank_class}
+        events += names(rank_class, f"stage {rank_class}, busiest rank", used)
+    spans: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for task in sorted(tasks, key=lambda task: task[5]):
         rank_class, stream, kind, layer, microbatch = (int(value) for value in task[:5])
-        start, end = task[5] * 1e6, task[6] * 1e6
-        events.append({
-            "ph": "X", "pid": rank_class, "tid": stream, "ts": start, "dur": end - start,
-            "name": KINDS[kind], "args": {"layer": layer, "microbatch": microbatch},
-        })  # fmt: skip
-        counter = (
+        event = span(rank_class, stream, KINDS[kind], task[5], task[6])
+        events.append(event | {"args": {"layer": layer, "microbatch": microbatch}})
+        counted = (
             "collectives" if stream in _NETWORK else "compute" if stream == 0 else "host copies"
         )
-        changes.setdefault((rank_class, counter), []).extend(((start, 1), (end, -1)))
-    for (rank_class, counter), steps in sorted(changes.items()):
-        events += _counter(rank_class, counter, steps)
+        spans.setdefault((rank_class, counted), []).append((task[5], task[6]))
+    for (rank_class, counted), pairs in sorted(spans.items()):
+        events += counter(rank_class, counted, pairs)
     metadata = {k: result[k] for k in ("model", "hardware", "recipe", "layout", "step_seconds",
                                        "calibration")}  # fmt: skip
+    return document(events, metadata)
+
+
+def document(events: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any]) -> str:
+    """The file's text."""
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "metadata": metadata})
 
 
-def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
-
-
-def _counter(process: int, name: str, steps: list[tuple[float, int]]) -> list[dict[str, Any]]:
-    events, now = [], 0
-    for at, change in sorted(steps):
-        now += change
-        if events and events[-1]["ts"] == at:
-            events[-1]["args"]["running"] = now
-        else:
-            events.append({"ph": "C", "pid": process, "tid": 0, "ts": at, "name": name,
-                           "args": {"running": now}})  # fmt: skip
+def names(process: int, name: str, threads: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Events that name a process and its threads, which a viewer shows in this order."""
+    events = [{"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}]
+    for thread, label in sorted(threads.items()):
+        where = {"ph": "M", "pid": process, "tid": thread}
+        events.append({**where, "name": "thread_name", "args": {"name": label}})
+        events.append({**where, "name": "thread_sort_index", "args": {"sort_index": thread}})
     return events
+
+
+def span(process: int, thread: int, name: str, start: float, end: float) -> dict[str, Any]:
+    """What `thread` did from `start` to `end`, seconds."""
+    begin = _microseconds(start)
+    return {"ph": "X", "pid": process, "tid": thread, "ts": begin,
+            "dur": _microseconds(end) - begin, "name": name}  # fmt: skip
+
+
+def counter(process: int, name: str, spans: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
+    """How many of `spans` (start, end) run at a time."""
+    changes: dict[float, int] = {}
+    for start, end in spans:
+        changes[_microseconds(start)] = changes.get(_microseconds(start), 0) + 1
+        changes[_microseconds(end)] = changes.get(_microseconds(end), 0) - 1
+    events, running = [], 0
+    for at, change in sorted(changes.items()):
+        running += change
+        events.append({"ph": "C", "pid": process, "tid": 0, "ts": at, "name": name,
+                       "args": {"running": running}})  # fmt: skip
+    return events
+
+
+def _microseconds(seconds: float) -> float:
+    """Rounds to an eighth: whole nanoseconds, and exact in binary.
+
+    Else the end of a span could lie after the start of the next in a viewer, which would take one for
+    a part of the other.
+    """
+    return round(seconds * 8e6) / 8

@@ -16,9 +16,10 @@ namespace {
 constexpr std::array<const char*, kStreams> kStreamNames = {"compute", "ep",  "async", "dp",
                                                             "pp",      "h2d", "d2h"};
 
-std::string Number(double value) {
+// 17 digits read back to the same bits.
+std::string Number(double value, int digits = 17) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.9g", value);
+  std::snprintf(text.data(), text.size(), "%.*g", digits, value);
   return text.data();
 }
 
@@ -184,7 +185,7 @@ std::string ToProfile(const Analysis& analysis) {
       const InstructionCost& cost = analysis.costs[c][n];
       if (cost.kind == InstructionCost::Kind::kNothing) continue;
       profile += "costs { name: " + Quoted(computation.instructions[n].name) +
-                 " cost_us: " + Number(cost.Seconds() * kMicroseconds) + " }\n";
+                 " cost_us: " + Number(cost.Seconds() * kMicroseconds, 9) + " }\n";
     }
   }
   return profile;

@@ -1,43 +1,14 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 // What moe_ffn computes, one slot at a time.
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <vector>
 
 #include "base/element.h"
 #include "ops/moe_ffn/moe_ffn.h"
+#include "tile/activation.h"
 
 namespace anabranch {
 namespace {
-
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-// Value and derivatives by gate and by up.
-std::array<double, 3> Activate(tile::Activation activation, double gate, double up) {
-  switch (activation) {
-    case tile::Activation::kSwiglu: {
-      const double s = Sigmoid(gate);
-      return {gate * s * up, up * s * (1 + gate * (1 - s)), gate * s};
-    }
-    case tile::Activation::kGeglu: {
-      const double scale = std::sqrt(2 / M_PI);
-      const double t = std::tanh(scale * (gate + 0.044715 * gate * gate * gate));
-      const double slope = scale * (1 + 3 * 0.044715 * gate * gate);
-      const double gelu = 0.5 * gate * (1 + t);
-      return {gelu * up, (0.5 * (1 + t) + 0.5 * gate * (1 - t * t) * slope) * up, gelu};
-    }
-    case tile::Activation::kReglu:
-      return {gate < 0 ? 0 : gate * up, gate > 0 ? up : 0, gate < 0 ? 0 : gate};
-    case tile::Activation::kClampedSwiglu: {
-      const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0) + 1;
-      const double s = Sigmoid(1.702 * g);
-      return {u * g * s, gate > 7 ? 0 : u * (s + 1.702 * g * s * (1 - s)),
-              std::abs(up) > 7 ? 0 : g * s};
-    }
-  }
-  return {};
-}
 
 // Calls visit(expert, row, token, slot), experts ascending.
 template <typename Args, typename Visit>
@@ -73,7 +44,7 @@ Status MoeFfnReference(const MoeFfnArgs& args) {
       }
       gate = Round(type, gate);
       up = Round(type, up);
-      h[f] = Round(type, Activate(args.activation, gate, up)[0]);
+      h[f] = Round(type, ActivationAt(args.activation, gate, up)[0]);
       if (args.gate_up.num_elements() == 0) continue;
       Store(args.gate_up, row * 2 * saved + f, gate);
       Store(args.gate_up, row * 2 * saved + saved + f, up);
@@ -107,8 +78,8 @@ Status MoeFfnGradReference(const MoeFfnGradArgs& args) {
                 Round(type, Load(args.w_down, (e * width + f) * hidden + i));
       }
       const auto [value, gate_slope, up_slope] =
-          Activate(args.activation, Load(args.gate_up, row * 2 * saved + f),
-                   Load(args.gate_up, row * 2 * saved + saved + f));
+          ActivationAt(args.activation, Load(args.gate_up, row * 2 * saved + f),
+                       Load(args.gate_up, row * 2 * saved + saved + f));
       const double h = Round(type, value);
       weight_grad += grad * h;
       dg[f] = Round(type, weight * grad * gate_slope);

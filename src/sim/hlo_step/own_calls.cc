@@ -15,11 +15,29 @@ namespace {
 
 // What only moves memory: their cost headers count operands and results once, as the shapes do.
 constexpr std::string_view kMemoryBound[] = {
-    "router",         "router_grad",         "ragged_plan",       "gather_rows",
-    "gather_weights", "combine_rows",        "combine_rows_grad", "pack_experts",
-    "adamw",          "sum_of_squares",      "tree_add",          "rms_norm",
-    "add_rms_norm",   "rms_norm_grad",       "add_rms_norm_grad", "quantize",
-    "dequantize",     "quantize_dequantize", "random_hadamard",
+    "router",
+    "router_grad",
+    "ragged_plan",
+    "gather_rows",
+    "gather_weights",
+    "combine_rows",
+    "combine_rows_grad",
+    "pack_experts",
+    "adamw",
+    "sum_of_squares",
+    "tree_add",
+    "rms_norm",
+    "add_rms_norm",
+    "rms_norm_grad",
+    "add_rms_norm_grad",
+    "quantize",
+    "dequantize",
+    "quantize_dequantize",
+    "random_hadamard",
+    "activate_rows",
+    "activate_rows_grad",
+    "weigh_rows",
+    "weigh_rows_grad",
 };
 constexpr int64_t kMuonIterations = 5;  // the handler's default
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from anabranch import _register
 from anabranch._collective import AxisName
-from anabranch.ops import reference, token_tree
+from anabranch.ops import token_tree
+from anabranch.ops.expert_rows import activate_rows, weigh_rows
 from anabranch.ops.quantize import scope
 from anabranch.ops.quantize.products import recipe_gemm
 from anabranch.ops.quantize.recipe import get_recipe
@@ -62,11 +63,9 @@ def expert_rows(
         given = _register.align(x, weights[index], group_sizes, key, of.probe)
         return recipe_gemm(*given, dtype, of.recipe, tree)
 
-    gate = product(rows, 0, rows.dtype).astype(jnp.float32)
-    up = product(rows, 1, rows.dtype).astype(jnp.float32)
-    hidden = reference.gated_activation(activation, gate, up).astype(rows.dtype)
-    out = product(hidden, 2, jnp.float32)
-    return (row_weights[:, None] * out).astype(rows.dtype)
+    gate, up = (product(rows, index, rows.dtype) for index in (0, 1))
+    out = product(activate_rows(activation, gate, up), 2, jnp.float32)
+    return weigh_rows(*_register.align(row_weights, out), rows.dtype)
 
 
 def _along_others(tree: TokenTree, axis_name: AxisName) -> TokenTree:

@@ -24,17 +24,11 @@ xffi::Error AdamwHandler(xffi::ThreadPool pool, xffi::AnyBuffer scalars, xffi::A
                        context));
 }
 
-Status Squares(xffi::ThreadPool pool, const SumOfSquaresArgs& args) {
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(SumOfSquaresScratchBytes(args));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("sum_of_squares"));
-  Context context = scratch.context(&executor);
-  return SumOfSquares(args, context);
-}
-
 xffi::Error SumOfSquaresHandler(xffi::ThreadPool pool, xffi::AnyBuffer values,
                                 xffi::Result<xffi::AnyBuffer> sum) {
-  return ToError(Squares(pool, {View(values), View(sum)}));
+  const SumOfSquaresArgs args{View(values), View(sum)};
+  return ToError(
+      RunWithScratch("sum_of_squares", pool, args, SumOfSquaresScratchBytes, SumOfSquares));
 }
 
 }  // namespace

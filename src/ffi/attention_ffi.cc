@@ -18,20 +18,12 @@ Status CheckRanks(const Args& args) {
 
 Status Forward(xffi::ThreadPool pool, const AttentionArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(CheckRanks(args));
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(AttentionScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("attention"));
-  Context context = scratch.context(&executor);
-  return Attention(args, context);
+  return RunWithScratch("attention", pool, args, AttentionScratchBytes, Attention);
 }
 
 Status Backward(xffi::ThreadPool pool, const AttentionGradArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(CheckRanks(args));
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(AttentionGradScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("attention"));
-  Context context = scratch.context(&executor);
-  return AttentionGrad(args, context);
+  return RunWithScratch("attention", pool, args, AttentionGradScratchBytes, AttentionGrad);
 }
 
 xffi::Error AttentionHandler(xffi::ThreadPool pool, xffi::AnyBuffer query, xffi::AnyBuffer key,

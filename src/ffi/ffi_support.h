@@ -2,6 +2,8 @@
 #ifndef ANABRANCH_FFI_FFI_SUPPORT_H_
 #define ANABRANCH_FFI_FFI_SUPPORT_H_
 
+#include <type_traits>
+
 #include "base/executor.h"
 #include "base/scratch_block.h"
 #include "base/status.h"
@@ -34,6 +36,25 @@ ConstTensorView View(const xffi::AnyBuffer& buffer);
 TensorView View(xffi::Result<xffi::AnyBuffer>& buffer);
 
 xffi::Error ToError(const Status& status);
+
+// Runs `run`(args, context) on XLA's pool with scratch of `scratch_bytes`(args, workers), or of
+// `scratch_bytes`(args) where workers do not matter. Sizing comes before the operation validates
+// `args`: check the ranks that it relies on first.
+template <typename Args, typename Size, typename Operation>
+Status RunWithScratch(const char* op, xffi::ThreadPool pool, const Args& args, Size scratch_bytes,
+                      Operation run) {
+  XlaExecutor executor(pool);
+  int64_t bytes = 0;
+  if constexpr (std::is_invocable_v<Size, const Args&, int>) {
+    bytes = scratch_bytes(args, executor.num_workers());
+  } else {
+    bytes = scratch_bytes(args);
+  }
+  const ScratchBlock scratch(bytes);
+  ANABRANCH_RETURN_IF_ERROR(scratch.status(op));
+  Context context = scratch.context(&executor);
+  return run(args, context);
+}
 
 }  // namespace anabranch::ffi
 

@@ -5,28 +5,17 @@
 namespace anabranch::ffi {
 namespace {
 
-// Scratch, then the operation: what the three products share.
-template <typename Args>
-xffi::Error Run(const char* op, Status (*run)(const Args&, const Context&),
-                int64_t (*scratch_bytes)(const Args&, int), const Args& args,
-                xffi::ThreadPool pool) {
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
-  const Status status = scratch.status(op);
-  if (!status.ok()) return ToError(status);
-  return ToError(run(args, scratch.context(&executor)));
-}
-
 xffi::Error GroupedGemmHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer w,
                                xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> y) {
   const GroupedGemmArgs args{View(x), View(w), View(group_sizes), View(y)};
-  return Run("grouped_gemm", GroupedGemm, GroupedGemmScratchBytes, args, pool);
+  return ToError(RunWithScratch("grouped_gemm", pool, args, GroupedGemmScratchBytes, GroupedGemm));
 }
 
 xffi::Error GroupedGemmDgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer dy, xffi::AnyBuffer w,
                                     xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> dx) {
   const GroupedGemmDgradArgs args{View(dy), View(w), View(group_sizes), View(dx)};
-  return Run("grouped_gemm_dgrad", GroupedGemmDgrad, GroupedGemmDgradScratchBytes, args, pool);
+  return ToError(RunWithScratch("grouped_gemm_dgrad", pool, args, GroupedGemmDgradScratchBytes,
+                                GroupedGemmDgrad));
 }
 
 // The format travels as its number; facts are looked up by it.
@@ -44,7 +33,8 @@ xffi::Error GroupedGemmCodedHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xf
   GroupedGemmCodedArgs args{{View(x), View(w), View(group_sizes), View(y)}, {}};
   const Status status = Decode(format, axis, View(scale), &args.coding);
   if (!status.ok()) return ToError(status);
-  return Run("grouped_gemm_coded", GroupedGemmCoded, GroupedGemmCodedScratchBytes, args, pool);
+  return ToError(RunWithScratch("grouped_gemm_coded", pool, args, GroupedGemmCodedScratchBytes,
+                                GroupedGemmCoded));
 }
 
 xffi::Error GroupedGemmDgradCodedHandler(xffi::ThreadPool pool, xffi::AnyBuffer dy,
@@ -54,8 +44,8 @@ xffi::Error GroupedGemmDgradCodedHandler(xffi::ThreadPool pool, xffi::AnyBuffer 
   GroupedGemmDgradCodedArgs args{{View(dy), View(w), View(group_sizes), View(dx)}, {}};
   const Status status = Decode(format, axis, View(scale), &args.coding);
   if (!status.ok()) return ToError(status);
-  return Run("grouped_gemm_dgrad_coded", GroupedGemmDgradCoded, GroupedGemmDgradCodedScratchBytes,
-             args, pool);
+  return ToError(RunWithScratch("grouped_gemm_dgrad_coded", pool, args,
+                                GroupedGemmDgradCodedScratchBytes, GroupedGemmDgradCoded));
 }
 
 xffi::Error GroupedGemmWgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer dy,
@@ -63,7 +53,8 @@ xffi::Error GroupedGemmWgradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xf
                                     xffi::Result<xffi::AnyBuffer> dw, int64_t num_leaves) {
   GroupedGemmWgradArgs args{View(x), View(dy), View(group_sizes), View(dw), num_leaves};
   if (View(scale).num_elements() > 0) args.scale = View(scale);
-  return Run("grouped_gemm_wgrad", GroupedGemmWgrad, GroupedGemmWgradScratchBytes, args, pool);
+  return ToError(RunWithScratch("grouped_gemm_wgrad", pool, args, GroupedGemmWgradScratchBytes,
+                                GroupedGemmWgrad));
 }
 
 // Three operands (x, w | dy, w; then group_sizes) and one result each.

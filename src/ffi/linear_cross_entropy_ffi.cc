@@ -15,20 +15,14 @@ Status CheckRanks(const Args& args) {
 
 Status Forward(xffi::ThreadPool pool, const LinearCrossEntropyArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(CheckRanks(args));
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(LinearCrossEntropyScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("linear_cross_entropy"));
-  Context context = scratch.context(&executor);
-  return LinearCrossEntropy(args, context);
+  return RunWithScratch("linear_cross_entropy", pool, args, LinearCrossEntropyScratchBytes,
+                        LinearCrossEntropy);
 }
 
 Status Backward(xffi::ThreadPool pool, const LinearCrossEntropyGradArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(CheckRanks(args));
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(LinearCrossEntropyGradScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("linear_cross_entropy"));
-  Context context = scratch.context(&executor);
-  return LinearCrossEntropyGrad(args, context);
+  return RunWithScratch("linear_cross_entropy", pool, args, LinearCrossEntropyGradScratchBytes,
+                        LinearCrossEntropyGrad);
 }
 
 xffi::Error ForwardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer w,

@@ -15,18 +15,6 @@ inline Status ToActivation(const char* op, int64_t code, tile::Activation* activ
   return Status::Ok();
 }
 
-// Runs the operation on XLA's pool with scratch of its own; sizing relies on the ranks in `args`.
-template <typename Args>
-Status RunWithScratch(const char* op, xffi::ThreadPool pool, const Args& args,
-                      int64_t (*scratch_bytes)(const Args&, int),
-                      Status (*run)(const Args&, Context&)) {
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(scratch_bytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status(op));
-  Context context = scratch.context(&executor);
-  return run(args, context);
-}
-
 // What the handlers with routed tokens share: the activation, the ranks, and the scratch.
 template <typename Args>
 Status RunMoeFfn(xffi::ThreadPool pool, int64_t activation, Args args,

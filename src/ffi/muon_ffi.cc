@@ -5,25 +5,19 @@
 namespace anabranch::ffi {
 namespace {
 
-Status Run(xffi::ThreadPool pool, const MuonArgs& args) {
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(MuonScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("muon"));
-  return Muon(args, scratch.context(&executor));
-}
-
 xffi::Error MuonHandler(xffi::ThreadPool pool, xffi::AnyBuffer scalars, xffi::AnyBuffer gradient,
                         xffi::AnyBuffer parameter, xffi::AnyBuffer m,
                         xffi::Result<xffi::AnyBuffer> new_parameter,
                         xffi::Result<xffi::AnyBuffer> new_m, bool emit_update, int64_t iterations) {
-  return ToError(Run(pool, {.emit_update = emit_update,
-                            .iterations = iterations,
-                            .scalars = View(scalars),
-                            .gradient = View(gradient),
-                            .parameter = View(parameter),
-                            .m = View(m),
-                            .new_parameter = View(new_parameter),
-                            .new_m = View(new_m)}));
+  const MuonArgs args{.emit_update = emit_update,
+                      .iterations = iterations,
+                      .scalars = View(scalars),
+                      .gradient = View(gradient),
+                      .parameter = View(parameter),
+                      .m = View(m),
+                      .new_parameter = View(new_parameter),
+                      .new_m = View(new_m)};
+  return ToError(RunWithScratch("muon", pool, args, MuonScratchBytes, Muon));
 }
 
 }  // namespace

@@ -9,11 +9,7 @@ Status Pack(xffi::ThreadPool pool, const PackExpertsArgs& args) {
   if (args.w_gate.rank() != 3) {
     return InvalidArgument("pack_experts: w_gate is ", args.w_gate.ToString(), "; rank must be 3");
   }
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(PackExpertsScratchBytes(args, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("pack_experts"));
-  Context context = scratch.context(&executor);
-  return PackExperts(args, context);
+  return RunWithScratch("pack_experts", pool, args, PackExpertsScratchBytes, PackExperts);
 }
 
 xffi::Error PackExpertsHandler(xffi::ThreadPool pool, xffi::AnyBuffer w_gate, xffi::AnyBuffer w_up,

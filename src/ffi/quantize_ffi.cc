@@ -27,15 +27,6 @@ TensorView Wanted(xffi::Result<xffi::AnyBuffer>& statistics) {
   return view.num_elements() == 0 ? TensorView() : view;
 }
 
-template <typename Args>
-Status Run(const char* op, Status (*run)(const Args&, const Context&),
-           int64_t (*scratch_bytes)(const Args&), const Args& args, xffi::ThreadPool pool) {
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(scratch_bytes(args));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status(op));
-  return run(args, scratch.context(&executor));
-}
-
 xffi::Error QuantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer group_sizes,
                             xffi::AnyBuffer key, xffi::Result<xffi::AnyBuffer> data,
                             xffi::Result<xffi::AnyBuffer> scale,
@@ -55,7 +46,7 @@ xffi::Error QuantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyB
       options,           View(x),     View(group_sizes),  View(key),
       View(data),        View(scale), View(tensor_scale), View(group_offsets),
       Wanted(statistics)};
-  return ToError(Run<QuantizeArgs>("quantize", Quantize, QuantizeScratchBytes, args, pool));
+  return ToError(RunWithScratch("quantize", pool, args, QuantizeScratchBytes, Quantize));
 }
 
 xffi::Error DequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer data, xffi::AnyBuffer scale,
@@ -68,7 +59,7 @@ xffi::Error DequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer data, xffi:
   options.row_alignment = row_alignment;
   const DequantizeArgs args = {options,           View(data), View(scale), View(tensor_scale),
                                View(group_sizes), View(out)};
-  return ToError(Run<DequantizeArgs>("dequantize", Dequantize, DequantizeScratchBytes, args, pool));
+  return ToError(RunWithScratch("dequantize", pool, args, DequantizeScratchBytes, Dequantize));
 }
 
 xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
@@ -88,8 +79,8 @@ xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
                                  View(key),         View(out), View(tensor_scale),
                                  Wanted(statistics)};
   if (View(amax).num_elements() > 0) args.amax = View(amax);
-  return ToError(Run<QuantizeDequantizeArgs>("quantize_dequantize", QuantizeDequantize,
-                                             QuantizeDequantizeScratchBytes, args, pool));
+  return ToError(RunWithScratch("quantize_dequantize", pool, args, QuantizeDequantizeScratchBytes,
+                                QuantizeDequantize));
 }
 
 xffi::Error TensorAmaxHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer group_sizes,
@@ -97,16 +88,15 @@ xffi::Error TensorAmaxHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::An
   QuantizeOptions options;
   options.strict = strict;
   const TensorAmaxArgs args = {options, View(x), View(group_sizes), View(amax)};
-  return ToError(
-      Run<TensorAmaxArgs>("tensor_amax", TensorAmax, TensorAmaxScratchBytes, args, pool));
+  return ToError(RunWithScratch("tensor_amax", pool, args, TensorAmaxScratchBytes, TensorAmax));
 }
 
 xffi::Error RandomHadamardHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
                                   xffi::AnyBuffer group_sizes, xffi::Result<xffi::AnyBuffer> out,
                                   int64_t row_alignment) {
   const RandomHadamardArgs args = {row_alignment, View(x), View(group_sizes), View(out)};
-  return ToError(Run<RandomHadamardArgs>("random_hadamard", RandomHadamard,
-                                         RandomHadamardScratchBytes, args, pool));
+  return ToError(
+      RunWithScratch("random_hadamard", pool, args, RandomHadamardScratchBytes, RandomHadamard));
 }
 
 xffi::Error EncodeRowsHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,

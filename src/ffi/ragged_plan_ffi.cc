@@ -10,12 +10,11 @@ using xffi::AnyBuffer;
 using Output = xffi::Result<AnyBuffer>;
 
 Status RunPlan(xffi::ThreadPool pool, const RaggedPlanArgs& args) {
-  XlaExecutor executor(pool);
   const int64_t num_experts = args.group_sizes.rank() == 1 ? args.group_sizes.size(0) : 0;
-  const ScratchBlock scratch(RaggedPlanScratchBytes(args.experts.num_elements(), num_experts));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("ragged_plan"));
-  Context context = scratch.context(&executor);
-  return RaggedPlan(args, context);
+  const auto scratch_bytes = [num_experts](const RaggedPlanArgs& plan) {
+    return RaggedPlanScratchBytes(plan.experts.num_elements(), num_experts);
+  };
+  return RunWithScratch("ragged_plan", pool, args, scratch_bytes, RaggedPlan);
 }
 
 // The row operations take no scratch.

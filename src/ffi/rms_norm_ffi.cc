@@ -12,11 +12,7 @@ xffi::Error Forward(xffi::ThreadPool pool, const RmsNormArgs& args) {
 }
 
 Status Backward(xffi::ThreadPool pool, const RmsNormGradArgs& args) {
-  XlaExecutor executor(pool);
-  const ScratchBlock scratch(RmsNormGradScratchBytes(args));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("rms_norm_grad"));
-  Context context = scratch.context(&executor);
-  return RmsNormGrad(args, context);
+  return RunWithScratch("rms_norm_grad", pool, args, RmsNormGradScratchBytes, RmsNormGrad);
 }
 
 xffi::Error RmsNormHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weight,

@@ -28,12 +28,11 @@ Status Run(Status (*run)(const Args&, Context&), xffi::ThreadPool pool,
   options.group_score = attributes.group_score;
   options.normalize = attributes.normalize;
   options.scaling_factor = attributes.scaling_factor;
-  XlaExecutor executor(pool);
   const int64_t num_experts = args.logits.rank() == 2 ? args.logits.size(1) : 0;
-  const ScratchBlock scratch(RouterScratchBytes(num_experts, executor.num_workers()));
-  ANABRANCH_RETURN_IF_ERROR(scratch.status("router"));
-  Context context = scratch.context(&executor);
-  return run(args, context);
+  const auto scratch_bytes = [num_experts](const Args&, int workers) {
+    return RouterScratchBytes(num_experts, workers);
+  };
+  return RunWithScratch("router", pool, args, scratch_bytes, run);
 }
 
 xffi::Error RouterHandler(xffi::ThreadPool pool, RouterAttributes attributes,

@@ -90,35 +90,31 @@ Status CheckCoding(const Argument& rows, const Argument& w, const WeightCoding& 
                          w.view.ToString());
 }
 
-// y [M, N] = rows [M, K] @ w [E, K, N]; coding is null for plain weights.
+// out [M, .] = rows [M, .] times w [E, K, N], summed along axis `summed` of w, 1 or 2. coding is
+// null for plain weights.
+Status CheckProduct(const Argument& rows, const Argument& w, const Argument& out, int summed,
+                    const WeightCoding* coding, const ConstTensorView& group_sizes,
+                    GroupedGemmProblem* problem) {
+  ANABRANCH_RETURN_IF_ERROR(coding == nullptr ? CheckRowsAndWeight(rows, w)
+                                              : CheckCoding(rows, w, *coding));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(rows, 1, w, summed));
+  ANABRANCH_RETURN_IF_ERROR(CheckFloat(out, 2));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(out, 0, rows, 0));
+  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(out, 1, w, 3 - summed));
+  *problem = {rows.view.size(0), 0, w.view.size(1), w.view.size(2), rows.view.dtype(), nullptr, 0};
+  return CheckGroupSizes({rows.op, "group_sizes", group_sizes}, w.view.size(0), problem);
+}
+
 Status ValidateProduct(const char* op, const GroupedGemmArgs& args, const WeightCoding* coding,
                        GroupedGemmProblem* problem) {
-  const Argument x{op, "x", args.x};
-  const Argument w{op, "w", args.w};
-  const Argument y{op, "y", args.y};
-  ANABRANCH_RETURN_IF_ERROR(coding == nullptr ? CheckRowsAndWeight(x, w)
-                                              : CheckCoding(x, w, *coding));
-  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(x, 1, w, 1));
-  ANABRANCH_RETURN_IF_ERROR(CheckFloat(y, 2));
-  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(y, 0, x, 0));
-  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(y, 1, w, 2));
-  *problem = {x.view.size(0), 0, w.view.size(1), w.view.size(2), x.view.dtype(), nullptr, 0};
-  return CheckGroupSizes({op, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+  return CheckProduct({op, "x", args.x}, {op, "w", args.w}, {op, "y", args.y}, 1, coding,
+                      args.group_sizes, problem);
 }
 
 Status ValidateDgrad(const char* op, const GroupedGemmDgradArgs& args, const WeightCoding* coding,
                      GroupedGemmProblem* problem) {
-  const Argument dy{op, "dy", args.dy};
-  const Argument w{op, "w", args.w};
-  const Argument dx{op, "dx", args.dx};
-  ANABRANCH_RETURN_IF_ERROR(coding == nullptr ? CheckRowsAndWeight(dy, w)
-                                              : CheckCoding(dy, w, *coding));
-  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dy, 1, w, 2));
-  ANABRANCH_RETURN_IF_ERROR(CheckFloat(dx, 2));
-  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dx, 0, dy, 0));
-  ANABRANCH_RETURN_IF_ERROR(CheckSameSize(dx, 1, w, 1));
-  *problem = {dy.view.size(0), 0, w.view.size(1), w.view.size(2), dy.view.dtype(), nullptr, 0};
-  return CheckGroupSizes({op, "group_sizes", args.group_sizes}, w.view.size(0), problem);
+  return CheckProduct({op, "dy", args.dy}, {op, "w", args.w}, {op, "dx", args.dx}, 2, coding,
+                      args.group_sizes, problem);
 }
 
 }  // namespace

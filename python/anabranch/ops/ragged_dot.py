@@ -34,7 +34,8 @@ def ragged_dot(
 
     Costs 2 M K N operations, where JAX's own CPU lowering costs E times that. Products of bf16 are
     exact and summed in f32 (vdpbf16ps where the CPU has it); all other types meet as f32.
-    Gradients exist in reverse mode, of any order.
+    Gradients exist in reverse mode, of any order; forward mode is that of ``jax.lax.ragged_dot`` under
+    ``use_in_jax``.
 
     Args:
       lhs: [M, K], rows in group order.
@@ -53,6 +54,7 @@ def ragged_dot(
     Raises:
       ValueError: shapes or dtypes do not fit.
       NotImplementedError: ``group_offset`` is given.
+      TypeError: under ``jax.jvp`` or ``jax.jacfwd``; JAX's "can't apply forward-mode autodiff (jvp)".
       jax.errors.JaxRuntimeError: a group size is negative, or the sizes add up to more than M. JAX's
         fast path for compiled code makes a ValueError of the same message.
     """

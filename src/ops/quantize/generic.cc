@@ -44,6 +44,12 @@ inline void StoreFourBytes(uint8_t* to, const VU (&words)[4]) {
 inline VU TurnsLow(VU a, VU b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
 inline VU TurnsHigh(VU a, VU b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 
+inline VI CountAbove(VI count, VF size, VF limit) { return count + (size > limit); }
+inline VI CountFlushed(VI count, VF before, VF after) {
+  return count + ((before != 0.0f) & (after == 0.0f));
+}
+inline VF AddSquare(VF sum, VF x) { return sum + x * x; }
+
 #include "ops/quantize/block_body.inc"
 
 }  // namespace

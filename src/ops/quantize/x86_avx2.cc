@@ -50,6 +50,12 @@ inline VU TurnsHigh(VU a, VU b) {
   return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
+inline VI CountAbove(VI count, VF size, VF limit) { return count + (size > limit); }
+inline VI CountFlushed(VI count, VF before, VF after) {
+  return count + ((before != 0.0f) & (after == 0.0f));
+}
+inline VF AddSquare(VF sum, VF x) { return sum + x * x; }
+
 #include "ops/quantize/block_body.inc"
 
 }  // namespace

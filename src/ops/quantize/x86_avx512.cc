@@ -57,6 +57,22 @@ inline VU TurnsHigh(VU a, VU b) {
                                  31);
 }
 
+// The compiler would make a vector of every mask first.
+inline VI CountIn(__mmask16 lanes, VI count) {
+  return reinterpret_cast<VI>(_mm512_mask_add_epi32(reinterpret_cast<__m512i>(count), lanes,
+                                                    reinterpret_cast<__m512i>(count),
+                                                    _mm512_set1_epi32(-1)));
+}
+inline VI CountAbove(VI count, VF size, VF limit) {
+  return CountIn(_mm512_cmp_ps_mask(size, limit, _CMP_GT_OQ), count);
+}
+inline VI CountFlushed(VI count, VF before, VF after) {
+  const __m512 zero = {};
+  const __mmask16 given = _mm512_cmp_ps_mask(before, zero, _CMP_NEQ_UQ);
+  return CountIn(_mm512_mask_cmp_ps_mask(given, after, zero, _CMP_EQ_OQ), count);
+}
+inline VF AddSquare(VF sum, VF x) { return _mm512_fmadd_ps(x, x, sum); }
+
 #include "ops/quantize/block_body.inc"
 
 }  // namespace

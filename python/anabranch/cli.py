@@ -57,7 +57,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         sub = commands.add_parser(name, help=module.HELP, description=module.HELP)
         sub.set_defaults(command=module)
         module.add_arguments(sub)
-    return parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands.choices[args.command.__name__.rpartition(".")[2]].error(
+            f"unrecognized arguments: {' '.join(unknown)}"
+        )
+    return args
 
 
 class _Parser(argparse.ArgumentParser):

@@ -218,7 +218,11 @@ def test_hardware_files_are_checked(tmp_path):
         (["--gbs", "-1"], "positive integer"),
         (["--imbalance", "zipf:-1"], "exponent"),
         (["--imbalance", "nothing.json"], "existing file"),
-        (["--what-if", "nics=2x"], "--what-if nics=2x"),
+        (["--what-if", "nics=2x"], "nics=2x: unknown name; nearest: nic"),
+        (["--what-if", "nic"], "as nic=2x"),
+        (["--what-if", "overlap=maybe"], "--what-if overlap=maybe: must be on or off"),
+        (["--model", f"{DSV3}:model.num_layer=4"], f"--model {DSV3}: model.num_layer: no such"),
+        (["--recompute", "norm"], "anabranch sim --help"),
         (["--what-if", "nic=fast"], "must be a number"),
     ],
 )
@@ -244,6 +248,11 @@ def test_commands_write_json_and_pages(tmp_path, capsys):
     sizes = ["--from", "8", "--to", "16", "--seeds", "2", "--plot", str(tmp_path / "plot.svg")]
     assert cli.main(["scale", *common, *lines, *sizes, "--html", str(page)]) == 0
     assert len(json.loads(out.read_text())["rows"]) == 2
+
+
+def test_fit_refuses_a_recipe_by_its_name(capsys):
+    assert cli.main(["fit", "--model", DSV3, "--hw", "gb200:256", "--recipe", "fp16"]) == 2
+    assert "--recipe fp16: must be one of bf16" in capsys.readouterr().err
 
 
 def test_memory_bound_layouts_name_the_next_knob():

@@ -161,6 +161,9 @@ _CHOICES = {
     "sharding": SHARDINGS, "pipeline": PIPELINES, "graph": GRAPHS, "wire": {"bf16": 0, "fp8": 1},
     "streams": {"multi": 0, "single": 1}, "optimizer": OPTIMIZERS,
 }  # fmt: skip
+# Every word that begins a part of a layout.
+WORDS = (*_INTEGERS, *_SWITCHES, *_NUMBERS, *_CHOICES, *PIPELINES, "fsdp", "zero0", "zero1",
+         "recompute", "offload")  # fmt: skip
 
 
 def _value(word: str, name: str, value: str) -> Any:
@@ -183,8 +186,7 @@ def _value(word: str, name: str, value: str) -> Any:
         return number
     if name in ("recompute", "offload"):
         return tensors(name, value)
-    known = [*_INTEGERS, *_SWITCHES, *_NUMBERS, *_CHOICES, *PIPELINES, "fsdp", "zero1", "recompute"]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
+    near = difflib.get_close_matches(name, WORDS, n=3, cutoff=0.4) or WORDS
     raise UsageError(f"--layout {word}: unknown word; nearest: {', '.join(near)}")
 
 
@@ -228,9 +230,6 @@ def check(layout: Layout, ranks: int) -> None:
 
 def fields(layout: Layout, ranks: int, recipe: str, batch: int, sequence: int) -> dict[str, float]:
     """The layout under the engine's names; `recompute` must not be "auto" any more."""
-    if recipe not in FORMATS:
-        near = ", ".join(FORMATS)
-        raise UsageError(f"--recipe {recipe}: must be one of {near}")
     check(layout, ranks)
     pipeline = layout.pipeline or ("interleaved" if layout.vp > 1 else "1f1b")
     split = layout.overlaps if layout.split_wgrad is None else layout.split_wgrad

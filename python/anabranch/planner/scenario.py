@@ -84,6 +84,8 @@ def make(
     `batch` 0 takes the recipe's if it divides, else eight microbatches a pipeline stage; `sequence` 0
     the recipe's. A calibration of (hw, stack) replaces constants of the hardware file.
     """
+    if recipe not in layout.FORMATS:
+        raise UsageError(f"--recipe {recipe}: must be one of {', '.join(layout.FORMATS)}")
     found = subject.get(model)
     kind, ranks = hardware.parse(hw)
     known = calibration.load(kind.name, stack)
@@ -192,21 +194,22 @@ def apply_what_if(
     for word in filter(None, re.split(r"[,\s]+", text)):
         name, separator, value = word.partition("=")
         name = _WHAT_IF.get(name, name)
-        if separator and name in hardware.FIELDS:
+        if name in hardware.FIELDS:
             number = value.removesuffix("x")
             try:
                 amount = float(number)
             except ValueError as error:
                 raise UsageError(
-                    f"--what-if {word}: must be a number, or a factor as 2x"
+                    f"--what-if {word}: must be a number, or a factor as {word.split('=')[0]}=2x"
                 ) from error
             constants[name] = amount * kind.constants[name] if value.endswith("x") else amount
             continue
+        if not re.match(f"({'|'.join(layout.WORDS)})", name):
+            known = [*_WHAT_IF, *hardware.FIELDS, *layout.WORDS]
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or [*_WHAT_IF, "overlap"]
+            raise UsageError(f"--what-if {word}: unknown name; nearest: {', '.join(near)}")
         try:
             plan = layout.parse(word, base=plan)
         except UsageError as error:
-            known = [*_WHAT_IF, *hardware.FIELDS]
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise UsageError(f"--what-if {word}: {error}{hint}") from error
+            raise UsageError(str(error).replace("--layout", "--what-if", 1)) from error
     return (kind.replace(constants, "what-if") if constants else kind), plan

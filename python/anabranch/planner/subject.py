@@ -42,7 +42,10 @@ def get(text: str) -> recipes.Recipe:
             recipe = recipes.get(ALIASES.get(key, key))
         except UsageError as error:
             raise UsageError(f"--model {name}: {error}") from error
-    return recipes.override(recipe, changes) if changes else recipe
+    try:
+        return recipes.override(recipe, changes) if changes else recipe
+    except UsageError as error:
+        raise UsageError(str(error).replace("--set", f"--model {name}:", 1)) from error
 
 
 def flops_per_token(

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +74,55 @@ def _copy_rate(function: Any) -> float:
     function.argtypes = (ctypes.c_int64,)
     function.restype = ctypes.c_double
     return float(function(num_threads()))
+
+
+class Span(NamedTuple):
+    """What was done from ``begin`` to ``end`` (seconds of a clock that the processes of a host share).
+
+    ``track`` is ``"exchange"`` or ``"products"``; ``number`` the place of the exchange in the program, or the
+    first expert of the products.
+    """
+
+    track: str
+    name: str
+    number: int
+    begin: float
+    end: float
+
+
+@contextlib.contextmanager
+def timeline() -> Iterator[list[Span]]:
+    """Records exchanges between ranks and the products of their experts while the body runs.
+
+    Yields:
+      A list that is filled when the body ends, in the order in which the spans ended.
+    """
+    start, stop = (
+        getattr(_register.library(), f"anabranch_timeline_{n}") for n in ("start", "stop")
+    )
+    stop.argtypes, stop.restype = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
+    spans: list[Span] = []
+    start()
+    try:
+        yield spans
+    finally:
+        recorded = np.zeros(stop(None, 0), _SPAN)
+        stop(recorded.ctypes.data, len(recorded))
+        for name, track, number, begin, end in recorded.tolist():
+            spans.append(Span(_TRACKS[track], name.decode(), number, begin * 1e-9, end * 1e-9))
+
+
+_TRACKS = ("exchange", "products")
+_SPAN = np.dtype(
+    [("name", "S48"), ("track", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8")]
+)
+
+
+def set_dispatch_delay(seconds: float) -> None:
+    """Lets every dispatch between processes take that much longer, as over a slower network."""
+    function = _register.library().anabranch_set_dispatch_delay
+    function.argtypes, function.restype = (ctypes.c_double,), None
+    function(seconds)
 
 
 def time_mxfp8_packing(codes: Any, scale: Any, rounds: int) -> tuple[Any, list[float]]:

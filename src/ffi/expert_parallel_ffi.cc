@@ -60,6 +60,7 @@ xffi::Future DispatchHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer p
         return expert_parallel::DispatchTogether(all, executor);
       },
       [](const DispatchArgs& mine, const Call& call, Transport& transport, Executor& executor) {
+        DelayDispatch();
         return expert_parallel::Dispatch(mine, call, transport, executor);
       });
 }

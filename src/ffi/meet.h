@@ -10,6 +10,7 @@
 #include "comm/transport.h"
 #include "ffi/ffi_support.h"
 #include "ffi/processes.h"
+#include "ffi/timeline.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -78,6 +79,7 @@ xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature
     const Rank rank = {valid ? place[0] : -1, caller.ranks, valid ? place[1] : 0};
     PostToProcesses(rank, {{operation, ProcessRun(), caller.site, signature},
                            [post, part](const Call& call, Transport& transport) {
+                             const ScopedSpan span(Track::kExchange, call.operation, call.site);
                              return part(post->args, call, transport, ProcessExecutor());
                            },
                            done});
@@ -89,7 +91,9 @@ xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature
                                 .size = static_cast<int>(caller.ranks),
                                 .post = &post->args,
                                 .work =
-                                    [pool = caller.pool, work](std::span<const void* const> posts) {
+                                    [pool = caller.pool, site = caller.site, operation,
+                                     work](std::span<const void* const> posts) {
+                                      const ScopedSpan span(Track::kExchange, operation, site);
                                       std::vector<const Args*> all;
                                       for (const void* one : posts)
                                         all.push_back(static_cast<const Args*>(one));

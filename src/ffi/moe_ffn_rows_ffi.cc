@@ -6,6 +6,7 @@
 
 #include "ffi/ffi_support.h"
 #include "ffi/moe_ffn_run.h"
+#include "ffi/timeline.h"
 #include "ops/moe_ffn/moe_ffn.h"
 
 namespace anabranch::ffi {
@@ -57,6 +58,9 @@ template <typename Args>
 Status Run(xffi::ThreadPool pool, int64_t activation, int64_t first_expert, AnyBuffer identity,
            Args args, int64_t (*scratch_bytes)(const Args&, int),
            Status (*run)(const Args&, Context&)) {
+  const bool forward = std::is_same_v<Args, MoeFfnArgs>;
+  const ScopedSpan span(Track::kProducts, forward ? "moe_ffn_rows" : "moe_ffn_rows_grad",
+                        first_expert);
   ANABRANCH_RETURN_IF_ERROR(ToActivation("moe_ffn_rows", activation, &args.activation));
   int64_t used = 0;
   const ConstTensorView rows = View(identity);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct Processes {
 };
 std::atomic<Processes*> processes = nullptr;
 std::atomic<int64_t> run = 0;
+std::atomic<int64_t> dispatch_delay_us = 0;
 
 // A rank that has another call to offer says so well before the others give up.
 constexpr int kPatienceShare = 2;
@@ -117,6 +119,11 @@ Executor& ProcessExecutor() { return *processes.load()->executor; }
 
 int64_t ProcessRun() { return run.load(); }
 
+void DelayDispatch() {
+  const int64_t delay = dispatch_delay_us.load();
+  if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
+}
+
 void SetProcessTimeout(std::chrono::milliseconds timeout) {
   Processes* const all = processes.load();
   if (all == nullptr) return;
@@ -175,6 +182,12 @@ ANABRANCH_EXPORT int anabranch_processes_split(const int32_t* members, int64_t c
 
 // From now on calls belong to this step of a training run.
 ANABRANCH_EXPORT void anabranch_processes_run(int64_t step) { anabranch::ffi::run = step; }
+
+// From now on every dispatch between processes takes this much longer, without using a processor: a
+// slower network, for benchmarks.
+ANABRANCH_EXPORT void anabranch_set_dispatch_delay(double seconds) {
+  anabranch::ffi::dispatch_delay_us = static_cast<int64_t>(seconds * 1e6);
+}
 
 // all[r * bytes ...] = what rank r passed as mine, in a call of the given name; waits for every
 // rank. Returns 0, or 1 with the fault in `text`.

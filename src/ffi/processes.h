@@ -31,6 +31,10 @@ Executor& ProcessExecutor();
 // What Call::run of this process's calls is: the training step, or 0.
 int64_t ProcessRun();
 
+// Waits as long as a dispatch between processes is to be delayed: what a slower network would take
+// (anabranch_set_dispatch_delay; nothing at first).
+void DelayDispatch();
+
 // How long a rank waits for the others (ANABRANCH_COMM_TIMEOUT_SECONDS), see meet.cc.
 std::chrono::milliseconds CommTimeout();
 void SetProcessTimeout(std::chrono::milliseconds timeout);

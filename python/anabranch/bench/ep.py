@@ -58,10 +58,11 @@ def rows() -> Iterator[dict[str, Any]]:
     ):
         timing = observe(functools.partial(case.repeat, body, inputs, room))
         yield row(name, timing)
-    from anabranch.bench import ep_layer, ep_processes
+    from anabranch.bench import ep_layer, ep_processes, ep_waves
 
     yield from ep_layer.rows()
     yield from ep_processes.rows()
+    yield from ep_waves.rows()
 
 
 def row(name: str, timing: Timing) -> dict[str, Any]:

@@ -9,11 +9,6 @@ JSON.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,11 +16,9 @@ import jax
 import numpy as np
 
 from anabranch import _processes
-from anabranch.bench import ep, mpi_exchange
-from anabranch.bench.timing import Timing, observe, summary
+from anabranch.bench import ep, mpi_exchange, mpi_launch
+from anabranch.bench.timing import Timing, summary
 
-_MARK = "durations: "
-_TIMEOUT_SECONDS = 600
 _ROUNDS = 9
 
 
@@ -34,36 +27,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
     ``times_dispatch`` and ``times_combine`` of the latter: their time over that of the fused pass.
     """
-    mpirun = shutil.which("mpirun")
-    if mpirun is None or not _processes.module_path().exists():
-        missing = "mpirun" if mpirun is None else str(_processes.module_path())
-        print(f"note: no rows between processes: there is no {missing}", file=sys.stderr)
-        return
-    durations: dict[str, list[float]] = {}
-
-    def run() -> list[float]:
-        command = [
-            mpirun,
-            "-np",
-            str(ep.RANKS),
-            sys.executable,
-            "-m",
-            "anabranch.bench.ep_processes",
-        ]
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,
-            # Pages of one size for all that is compared: JAX's arrays do not get large ones.
-            env={
-                **os.environ, **_processes.LAUNCHER_ENVIRONMENT, "NUMPY_MADVISE_HUGEPAGE": "0",
-            },
-        )  # fmt: skip
-        found = [line for line in result.stdout.splitlines() if line.startswith(_MARK)]
-        if result.returncode or len(found) != 1:
-            raise RuntimeError(f"bench: {' '.join(command)} failed: {result.stderr[-400:]}")
-        durations.update(json.loads(found[0][len(_MARK) :]))
-        return durations["dispatch_mpi"]
-
-    busy = observe(run).busy_cores
+    durations, busy = mpi_launch.observed("anabranch.bench.ep_processes", ep.RANKS)
     timings = {name: Timing(*summary(seconds), busy) for name, seconds in durations.items()}
     for name, timing in timings.items():
         row = ep.row(name, timing)
@@ -92,7 +56,7 @@ def main() -> None:
         for name, call in calls.items():
             durations[name].append(call())
     if group.rank == 0:
-        print(_MARK + json.dumps(durations), flush=True)
+        mpi_launch.report(durations)
     _processes.end()
 
 

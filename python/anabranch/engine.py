@@ -70,6 +70,14 @@ def measure_stream_gb_per_s() -> float:
     return _copy_rate(_register.library().anabranch_measure_stream_gb_per_s)
 
 
+def time_stream_copy(source: int, target: int, size: int, threads: int) -> float:
+    """Seconds of one such copy of ``size`` bytes between two addresses that the caller owns."""
+    function = _register.library().anabranch_time_stream_copy
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    function.restype = ctypes.c_double
+    return float(function(source, target, size, threads))
+
+
 def _copy_rate(function: Any) -> float:
     function.argtypes = (ctypes.c_int64,)
     function.restype = ctypes.c_double

@@ -73,6 +73,13 @@ ANABRANCH_EXPORT double anabranch_measure_stream_gb_per_s(int64_t num_threads) {
   return anabranch::tile::MeasureStreamGbPerSecond(&executor);
 }
 
+// anabranch::tile::TimeStreamCopy on num_threads threads.
+ANABRANCH_EXPORT double anabranch_time_stream_copy(const void* from, void* to, int64_t bytes,
+                                                   int64_t num_threads) {
+  anabranch::ThreadExecutor executor(static_cast<int>(num_threads));
+  return anabranch::tile::TimeStreamCopy(from, to, bytes, &executor);
+}
+
 // anabranch::tile::TimeTileProduct on num_threads threads.
 ANABRANCH_EXPORT void anabranch_time_tile_product(const void* a, const void* b, float* out,
                                                   int64_t m, int64_t n, int64_t k, int64_t bf16,

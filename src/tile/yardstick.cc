@@ -36,22 +36,26 @@ double BestSeconds(const Run& run) {
   return best;
 }
 
+// In pieces that workers take one after the other.
+void CopyInPieces(CopyRow copy, const char* from, char* to, int64_t bytes, Executor* executor) {
+  constexpr int64_t kPieceBytes = int64_t{2} << 20;
+  executor->ParallelFor(CeilDiv(bytes, kPieceBytes), [&](int64_t piece, int) {
+    const int64_t offset = piece * kPieceBytes;
+    copy(to + offset, from + offset, std::min(kPieceBytes, bytes - offset));
+    StreamFence();
+  });
+}
+
 double CopyGbPerSecond(CopyRow copy, Executor* executor) {
   // 2 x 128 MiB: several times any last-level cache share.
   constexpr int64_t kBytes = int64_t{128} << 20;
-  constexpr int64_t kPieces = 64;
   const std::unique_ptr<char[]> from(new (std::nothrow) char[kBytes]);
   const std::unique_ptr<char[]> to(new (std::nothrow) char[kBytes]);
   if (from == nullptr || to == nullptr) return 0;
   std::memset(from.get(), 1, kBytes);
   std::memset(to.get(), 2, kBytes);
-  const double best = BestSeconds([&] {
-    executor->ParallelFor(kPieces, [&](int64_t piece, int) {
-      const int64_t offset = piece * (kBytes / kPieces);
-      copy(to.get() + offset, from.get() + offset, kBytes / kPieces);
-      StreamFence();
-    });
-  });
+  const double best =
+      BestSeconds([&] { CopyInPieces(copy, from.get(), to.get(), kBytes, executor); });
   return 2.0 * kBytes / best * 1e-9;
 }
 
@@ -81,6 +85,13 @@ double MeasureCopyGbPerSecond(Executor* executor) { return CopyGbPerSecond(CopyC
 
 double MeasureStreamGbPerSecond(Executor* executor) {
   return CopyGbPerSecond(CopyStreaming, executor);
+}
+
+double TimeStreamCopy(const void* from, void* to, int64_t bytes, Executor* executor) {
+  const double start = Seconds();
+  CopyInPieces(CopyStreaming, static_cast<const char*>(from), static_cast<char*>(to), bytes,
+               executor);
+  return Seconds() - start;
 }
 
 void TimeTileProduct(const void* a, const void* b, float* out, int64_t m, int64_t n, int64_t k,

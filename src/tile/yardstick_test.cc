@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace anabranch::tile {
 namespace {
 
@@ -15,6 +18,16 @@ TEST(Yardstick, CopiesThroughTheCachesAndPastThemAreOfOneMagnitude) {
   EXPECT_GT(cached, 0.01);
   EXPECT_GT(streamed, cached / 8);
   EXPECT_LT(streamed, cached * 8);
+}
+
+TEST(Yardstick, ACopyThatIsTimedIsMade) {
+  ThreadExecutor executor(2);
+  std::vector<char> from((5 << 20) + 3), to(from.size() + 1, -1);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i % 101);
+  EXPECT_GT(TimeStreamCopy(from.data(), to.data(), static_cast<int64_t>(from.size()), &executor),
+            0);
+  EXPECT_TRUE(std::equal(from.begin(), from.end(), to.begin()));
+  EXPECT_EQ(to.back(), -1);
 }
 
 TEST(Yardstick, PeaksAreThoseOfAProcessor) {

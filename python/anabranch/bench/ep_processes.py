@@ -9,13 +9,15 @@ JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from anabranch import _processes
+from anabranch import _processes, engine
 from anabranch.bench import ep, mpi_exchange, mpi_launch
 from anabranch.bench.timing import Timing, summary
 
@@ -30,7 +32,9 @@ def rows() -> Iterator[dict[str, Any]]:
     durations, busy = mpi_launch.observed("anabranch.bench.ep_processes", ep.RANKS)
     timings = {name: Timing(*summary(seconds), busy) for name, seconds in durations.items()}
     for name, timing in timings.items():
-        row = ep.row(name, timing)
+        if name == "copy":
+            continue
+        row = ep.row(name, timing, timings["copy"].seconds)
         for fused in ("dispatch", "combine"):
             if name.startswith((f"{fused}_alltoallv", "alltoallv")):
                 row[f"times_{fused}"] = timing.seconds / timings[f"{fused}_mpi"].seconds
@@ -46,7 +50,9 @@ def main() -> None:
     back = case.mapped(case.combine)(dispatched, *plan)
     expected = _expected(case, group.rank)
     _check(expected, dispatched, back)
+    copy = ep.payload_copy(max(1, engine.num_threads() // group.size))
     calls = {
+        "copy": functools.partial(_together, copy),
         "dispatch_mpi": case.timer(case.dispatch, (case.x, *plan)),
         "combine_mpi": case.timer(case.combine, (dispatched, *plan)),
         **mpi_exchange.calls(case, group.rank, expected),
@@ -58,6 +64,15 @@ def main() -> None:
     if group.rank == 0:
         mpi_launch.report(durations)
     _processes.end()
+
+
+def _together(run: Callable[[], object]) -> float:
+    """Seconds until every rank has run it."""
+    _processes.gather("begin", b"")
+    start = time.perf_counter()
+    run()
+    _processes.gather("end", b"")
+    return time.perf_counter() - start
 
 
 def _expected(case: ep.Case, rank: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ def observed(module: str, ranks: int) -> tuple[dict[str, Any], float]:
 
     def call() -> list[float]:
         found.update(run(module, ranks))
-        return [0.0, 0.0]  # the ranks time themselves
+        return [1.0, 1.0]  # the ranks time themselves
 
     return found, observe(call).busy_cores
 

@@ -69,9 +69,11 @@ def _finish(
 ) -> dict[str, Any]:
     if "budget_seconds" in row:
         share = {"share_of_budget": timing.seconds / row["budget_seconds"]}
+    elif "copy_seconds" in row:
+        share = {"share_of_copy": row["copy_seconds"] / timing.seconds}
     elif "copied_bytes" in row:
         copied = row["copied_bytes"] / timing.seconds * 1e-9
-        share = {"share_of_copy": copied / yardsticks[row.pop("yardstick", "copy_gb_per_s")]}
+        share = {"share_of_copy": copied / yardsticks["copy_gb_per_s"]}
     else:
         share = _share_of_peak(row, timing, yardsticks)
     return {

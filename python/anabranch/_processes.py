@@ -109,6 +109,14 @@ def start_processes() -> Group:
     return group
 
 
+def between() -> bool:
+    """Whether a mesh's ranks are processes: JAX was started so. Starts the transport between them if need be."""
+    if jax.process_count() == 1:
+        return False
+    start()
+    return True
+
+
 def gather(operation: str, mine: bytes) -> list[bytes]:
     """What every rank passed, all of one length, by rank; ``operation`` is what errors call it.
 

@@ -104,17 +104,6 @@ xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature
   return future;
 }
 
-// For an operation that has no part for processes in this version.
-template <typename Args, typename Work>
-xffi::Future Meet(const char* operation, const Caller& caller, int64_t signature, const Args& args,
-                  Work work) {
-  return Meet(operation, caller, signature, args, work,
-              [](const Args&, const Call& call, Transport&, Executor&) {
-                return MakeStatus(StatusCode::kUnimplemented, call.operation,
-                                  ": ranks must be devices of one process in this version");
-              });
-}
-
 }  // namespace anabranch::ffi
 
 #endif  // ANABRANCH_FFI_MEET_H_

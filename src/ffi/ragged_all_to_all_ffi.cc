@@ -38,10 +38,12 @@ xffi::Future ForwardHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer pl
                             int64_t row_bytes) {
   const RaggedAllToAllArgs args =
       ToArgs(operand, *result, row_bytes, input_offsets, send_sizes, output_offsets, recv_sizes);
-  return Meet("ragged_all_to_all", {run, pool, View(place), ranks, site, processes}, row_bytes,
-              args, [](std::span<const RaggedAllToAllArgs* const> all, Executor& executor) {
-                return RaggedAllToAllTogether(all, executor);
-              });
+  return Meet(
+      "ragged_all_to_all", {run, pool, View(place), ranks, site, processes}, row_bytes, args,
+      [](std::span<const RaggedAllToAllArgs* const> all, Executor& executor) {
+        return RaggedAllToAllTogether(all, executor);
+      },
+      RaggedAllToAll);
 }
 
 xffi::Future GradHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place,
@@ -55,10 +57,14 @@ xffi::Future GradHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer place
       .dtype = gradient.element_type() == xffi::BF16 ? DType::kBF16 : DType::kF32,
       .d_operand = d_operand->untyped_data(),
       .d_output = d_output->untyped_data()};
-  return Meet("ragged_all_to_all_grad", {run, pool, View(place), ranks, site, processes}, row_bytes,
-              args, [](std::span<const RaggedAllToAllGradArgs* const> all, Executor& executor) {
-                return RaggedAllToAllGradTogether(all, executor);
-              });
+  return Meet(
+      "ragged_all_to_all_grad", {run, pool, View(place), ranks, site, processes}, row_bytes, args,
+      [](std::span<const RaggedAllToAllGradArgs* const> all, Executor& executor) {
+        return RaggedAllToAllGradTogether(all, executor);
+      },
+      [](const RaggedAllToAllGradArgs& mine, const Call& call, Transport& transport, Executor&) {
+        return RaggedAllToAllGrad(mine, call, transport);
+      });
 }
 
 }  // namespace

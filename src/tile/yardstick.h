@@ -21,8 +21,8 @@ double MeasureCopyGbPerSecond(Executor* executor);
 // reaches.
 double MeasureStreamGbPerSecond(Executor* executor);
 
-// The seconds of one such copy of `bytes` bytes, which do not overlap: to take turns with what it is
-// compared with, where a machine's memory is not equally fast for long.
+// The seconds of one such copy of `bytes` bytes, which do not overlap: to take turns with what it
+// is compared with, where a machine's memory is not equally fast for long.
 double TimeStreamCopy(const void* from, void* to, int64_t bytes, Executor* executor);
 
 // Multiplies a [M,K] by b [K,N] (row-major, type bf16 or f32; K even for bf16) into out [M,N] f32,

@@ -227,6 +227,47 @@ for have, want in zip(actual[3:], expected[3:], strict=True):
     # Three f32 sums of at most 12 rows in place of one.
     bound = 15 * 2.0**-24 * 12 * np.abs(want).max()
     np.testing.assert_allclose(have[place[own] % len(have)], np.asarray(want)[own], rtol=0, atol=bound)
+
+# Ragged pieces and their gradients, by our function and by JAX's own primitive: beside indexing.
+sizes = rng.integers(0, 5, (group.size, group.size)).astype(np.int32)
+inputs, outputs = (np.cumsum(sizes, axis, dtype=np.int32) - sizes for axis in (1, 0))
+count = 5 * group.size
+operand, output, cotangent = (rng.integers(-8, 8, (group.size, count, 3)) for _ in range(3))
+want, d_operand, d_output = output.copy(), np.zeros_like(operand), cotangent.copy()
+for source, target in np.ndindex(sizes.shape):
+    there = slice(outputs[source, target], outputs[source, target] + sizes[source, target])
+    here = slice(inputs[source, target], inputs[source, target] + sizes[source, target])
+    want[target, there] = operand[source, here]
+    d_operand[source, here] = cotangent[target, there]
+    d_output[target, there] = 0
+vectors = tuple(np.ascontiguousarray(v) for v in (inputs, sizes, outputs, sizes.T))
+
+def body(operand, output, cotangent, *vectors, exchange):
+    vectors = [vector[0] for vector in vectors]
+    f = lambda a, b: exchange(a, b, *vectors, axis_name="expert")
+    y, pull = jax.vjp(f, operand[0], output[0])
+    return tuple(a[None] for a in (y, *pull(cotangent[0])))
+
+for dtype in ("float32", "bfloat16"):
+    given = [put(a.astype(dtype)) for a in (operand, output, cotangent)] + [put(v) for v in vectors]
+    with ab.use_in_jax():
+        for exchange in (ab.ragged_all_to_all, jax.lax.ragged_all_to_all):
+            one = functools.partial(body, exchange=exchange)
+            run = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
+            # JAX's own rule for the gradient of `output` is not ours to answer for.
+            kept = 3 if exchange is ab.ragged_all_to_all else 2
+            for have, expected in list(zip(run(*given), (want, d_operand, d_output)))[:kept]:
+                have = np.asarray(have.addressable_data(0)[0], np.float32)
+                np.testing.assert_array_equal(have, expected[group.rank])
+
+# A size that its receiver does not expect is named on every rank.
+given[4] = put(sizes + (np.arange(group.size) == 1)[:, None].astype(np.int32))
+try:
+    with ab.use_in_jax():
+        jax.block_until_ready(run(*given))
+except Exception as error:
+    told = str(error)
+assert "rank 1 sends" in told and "to rank 0, which expects" in told, told
 sys.stdout.write(f"rank {group.rank} ok\\n")
 sys.stdout.flush()
 _processes.end()
@@ -255,6 +296,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
 from anabranch.ops import token_tree
 
+ab.use_in_jax()
 tokens, experts, hidden = 4, 3, 8
 rng = np.random.default_rng(5)
 ids = np.argsort(rng.random((4 * tokens, experts)), axis=1)[:, :2].astype(np.int32)
@@ -270,13 +312,21 @@ def body(ids, x):
         scale = jax.grad(lambda s: token_tree.replicated(s, besides="expert") * jnp.sum(x))(shared)
         total = token_tree.sum_over_ranks(jnp.sum(x))
         rows = plan.group_sizes.sum()
-    return y, jnp.stack([scale, total, rows.astype(jnp.float32)])[None]
+    # Each rank of a group sends its rows to the other.
+    other = 1 - jax.lax.axis_index("expert")
+    to_other = jnp.where(jnp.arange(2) == other, tokens, 0)
+    nothing = jnp.zeros_like(to_other)
+    swapped = jax.lax.ragged_all_to_all(
+        x, jnp.zeros_like(x), nothing, to_other, nothing, to_other, axis_name="expert")
+    return y, swapped, jnp.stack([scale, total, rows.astype(jnp.float32)])[None]
 
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "expert"))
 both = P(("data", "expert"))
 run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=both, out_specs=both, check_vma=False))
 put = lambda a: jax.make_array_from_callback(a.shape, jax.sharding.NamedSharding(mesh, both), lambda i: a[i])
-y, sums = run(put(ids), put(x))
+y, swapped, sums = run(put(ids), put(x))
+theirs = slice((group.rank ^ 1) * tokens, ((group.rank ^ 1) + 1) * tokens)
+np.testing.assert_array_equal(swapped.addressable_data(0), x[theirs])
 by_rank = x.reshape(4, -1).sum(axis=1)
 place = group.rank % 2
 mine = slice(group.rank * tokens, (group.rank + 1) * tokens)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anabranch import _processes
 from anabranch.ops.expert_parallel.ragged_all_to_all import exchange
 from anabranch.ops.ragged_dimensions import ragged_product, serves
 
@@ -147,15 +148,20 @@ def _register_exchange() -> None:
         groups = np.asarray(
             replica_groups(ctx.module_context.axis_context, axis_name, axis_index_groups)
         )
-        # Device -> (rank in its group, number of the group).
+        processes = _processes.between()
+        # Device -> (rank in its group, number of the group; between processes all groups of this
+        # partition have one).
         places = np.zeros((groups.size, 2), np.int32)
         for number, group in enumerate(groups):
             places[group] = [(rank, number) for rank in range(len(group))]
+        if processes:
+            partition = tuple(tuple(int(rank) for rank in group) for group in groups)
+            places[:, 1] = _processes.number_of(partition)
 
         def body(device: jax.Array, operand: jax.Array, output: jax.Array, *rest: jax.Array) -> Any:
             vectors = (vector.astype(jnp.int32) for vector in rest)
             place = jnp.asarray(places)[device]
-            return exchange(groups.shape[1], place, operand, output, *vectors)
+            return exchange((groups.shape[1], processes), place, operand, output, *vectors)
 
         i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         device = hlo.convert(i32, hlo.partition_id())

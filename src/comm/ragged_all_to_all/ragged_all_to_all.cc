@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/stream_copy.h"
@@ -84,6 +85,99 @@ Status Collect(const std::vector<const RaggedAllToAllArgs*>& ranks, std::vector<
   return Status::Ok();
 }
 
+// What a rank can see by itself: its vectors, and that it sends rows that it has.
+Status CheckMine(const RaggedAllToAllArgs& args, int64_t rank, int64_t ranks) {
+  ANABRANCH_RETURN_IF_ERROR(CheckShapes(args, rank, ranks));
+  const int64_t count = args.send_sizes.size(0);
+  for (int64_t i = 0; i < count; ++i) {
+    const Piece piece = {rank, i * ranks / count, args.input_offsets.as<int32_t>()[i], 0,
+                         args.send_sizes.as<int32_t>()[i]};
+    ANABRANCH_RETURN_IF_ERROR(CheckRange("operand", piece, i, piece.from_row, args.operand_rows));
+  }
+  return Status::Ok();
+}
+
+// What a rank shows: sizes, the four vectors, and its operand or the gradient of its output.
+struct Sizes {
+  int64_t operand_rows, output_rows, row_bytes;
+};
+constexpr size_t kVectors = 4;
+constexpr size_t kWindows = kVectors + 2;
+
+// The rows of the operand that no other rank receives, as bytes; of checked arguments.
+std::vector<ByteRange> RowsForNobodyElse(const RaggedAllToAllArgs& args, int64_t rank,
+                                         int64_t ranks) {
+  const int64_t count = args.send_sizes.size(0);
+  std::vector<std::pair<int64_t, int64_t>> sent;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = args.input_offsets.as<int32_t>()[i];
+    const int64_t rows = args.send_sizes.as<int32_t>()[i];
+    if (rows > 0 && i * ranks / count != rank) sent.emplace_back(first, first + rows);
+  }
+  std::sort(sent.begin(), sent.end());
+  sent.emplace_back(args.operand_rows, args.operand_rows);
+  std::vector<ByteRange> kept;
+  int64_t reached = 0;
+  for (const auto& [first, end] : sent) {
+    if (first > reached) kept.push_back({reached * args.row_bytes, first * args.row_bytes});
+    reached = std::max(reached, end);
+  }
+  return kept;
+}
+
+// Shows this rank's arguments and `data`, its operand or its output, and calls body(all) with those
+// of all ranks: of the others that array alone can be read, nothing can be written.
+template <typename Body>
+Status ShareArgs(const RaggedAllToAllArgs& args, bool is_operand, const Call& call,
+                 Transport& transport, const Body& body) {
+  const int64_t rank = transport.rank(), ranks = transport.size();
+  const Status fault = CheckMine(args, rank, ranks);
+  // A rank whose arguments are wrong must still come, or the others would wait for it.
+  const Window nothing[kWindows] = {};
+  if (!fault.ok()) {
+    return transport.Share(call, nothing, Access::kPeersRead,
+                           [&](std::span<const Window>) { return fault; });
+  }
+  Sizes sizes = {args.operand_rows, args.output_rows, args.row_bytes};
+  std::vector<Window> windows = {{&sizes, sizeof(sizes)}};
+  for (const ConstTensorView* vector :
+       {&args.input_offsets, &args.send_sizes, &args.output_offsets, &args.recv_sizes}) {
+    windows.push_back({const_cast<void*>(vector->data()), vector->size(0) * 4});
+  }
+  std::vector<ByteRange> kept;
+  if (is_operand) {
+    kept = RowsForNobodyElse(args, rank, ranks);
+    windows.push_back({const_cast<void*>(args.operand), args.operand_rows * args.row_bytes, kept});
+  } else {
+    windows.push_back({args.output, args.output_rows * args.row_bytes});
+  }
+  return transport.Share(call, windows, Access::kPeersRead, [&](std::span<const Window> peers) {
+    std::vector<RaggedAllToAllArgs> all(ranks);
+    for (int64_t other = 0; other < ranks; ++other) {
+      const Window* shown = &peers[other * kWindows];
+      if (shown[0].bytes == 0) return Status::Ok();  // that rank says what is wrong
+      Sizes theirs;
+      std::memcpy(&theirs, shown[0].data, sizeof(theirs));
+      const auto vector = [&](size_t which) {
+        const Window& window = shown[1 + which];
+        return ConstTensorView(static_cast<const int32_t*>(window.data), {window.bytes / 4});
+      };
+      void* const data = shown[1 + kVectors].data;
+      all[other] = {is_operand ? data : nullptr,
+                    theirs.operand_rows,
+                    is_operand ? nullptr : data,
+                    theirs.output_rows,
+                    theirs.row_bytes,
+                    vector(0),
+                    vector(1),
+                    vector(2),
+                    vector(3)};
+    }
+    all[rank] = args;
+    return body(all);
+  });
+}
+
 // Copies of at most kBytesPerUnit bytes.
 struct Copy {
   char* to;
@@ -117,9 +211,8 @@ void Add(char* sum, const char* row, int64_t bytes) {
 }
 
 // One rank's gradients: what it sent comes back, what it received is not its own.
-void RankGradient(std::span<const RaggedAllToAllGradArgs* const> ranks,
+void RankGradient(const RaggedAllToAllGradArgs& mine, const std::vector<RaggedAllToAllArgs>& all,
                   const std::vector<Piece>& pieces, int64_t rank) {
-  const RaggedAllToAllGradArgs& mine = *ranks[rank];
   const int64_t bytes = mine.args.row_bytes;
   if (bytes == 0) return;
   char* d_operand = static_cast<char*>(mine.d_operand);
@@ -131,8 +224,7 @@ void RankGradient(std::span<const RaggedAllToAllGradArgs* const> ranks,
   for (const Piece& piece : pieces) {
     if (piece.target == rank) std::memset(d_output + piece.to_row * bytes, 0, piece.rows * bytes);
     if (piece.source != rank) continue;
-    const char* from =
-        static_cast<const char*>(ranks[piece.target]->args.output) + piece.to_row * bytes;
+    const char* from = static_cast<const char*>(all[piece.target].output) + piece.to_row * bytes;
     char* to = d_operand + piece.from_row * bytes;
     if (mine.dtype == DType::kBF16) {
       Add<BF16>(to, from, piece.rows * bytes);
@@ -140,6 +232,13 @@ void RankGradient(std::span<const RaggedAllToAllGradArgs* const> ranks,
       Add<float>(to, from, piece.rows * bytes);
     }
   }
+}
+
+std::vector<const RaggedAllToAllArgs*> Pointers(const std::vector<RaggedAllToAllArgs>& all) {
+  std::vector<const RaggedAllToAllArgs*> pointers;
+  pointers.reserve(all.size());
+  for (const RaggedAllToAllArgs& one : all) pointers.push_back(&one);
+  return pointers;
 }
 
 }  // namespace
@@ -160,14 +259,45 @@ Status RaggedAllToAllTogether(std::span<const RaggedAllToAllArgs* const> ranks,
   return Status::Ok();
 }
 
+Status RaggedAllToAll(const RaggedAllToAllArgs& args, const Call& call, Transport& transport,
+                      Executor& executor) {
+  return ShareArgs(
+      args, /*is_operand=*/true, call, transport, [&](const std::vector<RaggedAllToAllArgs>& all) {
+        std::vector<Piece> pieces;
+        ANABRANCH_RETURN_IF_ERROR(Collect(Pointers(all), &pieces));
+        std::vector<Copy> copies;
+        for (const Piece& piece : pieces) {
+          if (piece.target != transport.rank()) continue;
+          const int64_t bytes = args.row_bytes;
+          AddCopies(static_cast<char*>(args.output) + piece.to_row * bytes,
+                    static_cast<const char*>(all[piece.source].operand) + piece.from_row * bytes,
+                    piece.rows * bytes, &copies);
+        }
+        RunCopies(copies, executor);
+        return Status::Ok();
+      });
+}
+
+Status RaggedAllToAllGrad(const RaggedAllToAllGradArgs& args, const Call& call,
+                          Transport& transport) {
+  return ShareArgs(args.args, /*is_operand=*/false, call, transport,
+                   [&](const std::vector<RaggedAllToAllArgs>& all) {
+                     std::vector<Piece> pieces;
+                     ANABRANCH_RETURN_IF_ERROR(Collect(Pointers(all), &pieces));
+                     RankGradient(args, all, pieces, transport.rank());
+                     return Status::Ok();
+                   });
+}
+
 Status RaggedAllToAllGradTogether(std::span<const RaggedAllToAllGradArgs* const> ranks,
                                   Executor& executor) {
-  std::vector<const RaggedAllToAllArgs*> all;
-  for (const RaggedAllToAllGradArgs* rank : ranks) all.push_back(&rank->args);
+  std::vector<RaggedAllToAllArgs> all;
+  all.reserve(ranks.size());
+  for (const RaggedAllToAllGradArgs* rank : ranks) all.push_back(rank->args);
   std::vector<Piece> pieces;
-  ANABRANCH_RETURN_IF_ERROR(Collect(all, &pieces));
+  ANABRANCH_RETURN_IF_ERROR(Collect(Pointers(all), &pieces));
   executor.ParallelFor(static_cast<int64_t>(ranks.size()),
-                       [&](int64_t rank, int) { RankGradient(ranks, pieces, rank); });
+                       [&](int64_t rank, int) { RankGradient(*ranks[rank], all, pieces, rank); });
   return Status::Ok();
 }
 

@@ -8,6 +8,7 @@
 #include "base/executor.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
+#include "comm/transport.h"
 
 namespace anabranch {
 
@@ -38,11 +39,19 @@ struct RaggedAllToAllArgs {
 //   Threads   work is spread over the executor; the same bits for any number of threads.
 Status RaggedAllToAllTogether(std::span<const RaggedAllToAllArgs* const> ranks, Executor& executor);
 
+// One rank's part of the same: blocks until all ranks have done theirs. A rank shows the rows that
+// it sends to others once, however many want them, and takes those that it receives.
+//   Errors    the same, on every rank, with the number of the rank that found them in front.
+//   Threads   collective over the transport's ranks; work is spread over the executor.
+Status RaggedAllToAll(const RaggedAllToAllArgs& args, const Call& call, Transport& transport,
+                      Executor& executor);
+
 // The transpose. In args, `output` is the gradient of the result and is only read; operand is not
 // read. d_operand and d_output have the shapes of operand and output:
-//   d_operand[input_offsets[i] + j] = sum over pieces, ascending, of output_of(p)[output_offsets[i]
-//   + j] d_output = output, with zeros in rows that some rank wrote Numerics  a row that is sent
-//   once is copied; further pieces are added one after the other, each
+//   d_operand[input_offsets[i] + j] = sum over pieces i, ascending, of
+//                                     output_of(p)[output_offsets[i] + j]
+//   d_output = output, with zeros in rows that some rank wrote
+//   Numerics  a row that is sent once is copied; further pieces are added one after the other, each
 //             sum rounded to the type. f32 or bf16.
 struct RaggedAllToAllGradArgs {
   RaggedAllToAllArgs args;
@@ -52,6 +61,10 @@ struct RaggedAllToAllGradArgs {
 };
 Status RaggedAllToAllGradTogether(std::span<const RaggedAllToAllGradArgs* const> ranks,
                                   Executor& executor);
+
+// One rank's part of the same, on the calling thread. All of args.output is shown to the others.
+Status RaggedAllToAllGrad(const RaggedAllToAllGradArgs& args, const Call& call,
+                          Transport& transport);
 
 // The oracles: arguments are taken as valid.
 void RaggedAllToAllReference(std::span<const RaggedAllToAllArgs* const> ranks);

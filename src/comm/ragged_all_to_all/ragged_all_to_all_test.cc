@@ -4,10 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "comm/in_process.h"
+#include "comm/simulated.h"
 
 namespace anabranch {
 namespace {
@@ -105,6 +111,99 @@ TEST(RaggedAllToAll, EqualsTheOracle) {
       }
     }
   }
+}
+
+// Runs part(transport, rank) on a thread for each rank.
+void OnRanks(int64_t ranks, const std::function<void(Transport&, int64_t)>& part) {
+  MeetingPlace place(std::chrono::milliseconds(60000));
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      InProcessTransport transport(&place, 0, static_cast<int>(rank), static_cast<int>(ranks));
+      part(transport, rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+template <typename T>
+void CheckEachRankAgainstOracle(int64_t ranks, int64_t per_rank, int64_t hidden, unsigned seed) {
+  World<T> fast(ranks, per_rank, hidden, seed);
+  World<T> oracle(ranks, per_rank, hidden, seed);
+  OnRanks(ranks, [&](Transport& transport, int64_t rank) {
+    ThreadExecutor executor(1 + seed % 2);
+    const Status back = RaggedAllToAllGrad(fast.grads[rank], {"back", 1, 1, 0}, transport);
+    EXPECT_TRUE(back.ok()) << back.message();
+    const Status there = RaggedAllToAll(fast.args[rank], {"there", 1, 2, 0}, transport, executor);
+    EXPECT_TRUE(there.ok()) << there.message();
+  });
+  RaggedAllToAllGradReference(World<T>::Pointers(oracle.grads));
+  EXPECT_TRUE(World<T>::Same(fast.d_operand, oracle.d_operand));
+  EXPECT_TRUE(World<T>::Same(fast.d_output, oracle.d_output));
+  RaggedAllToAllReference(World<T>::Pointers(oracle.args));
+  EXPECT_TRUE(World<T>::Same(fast.result, oracle.result));
+}
+
+TEST(RaggedAllToAll, EachRanksPartEqualsTheOracle) {
+  unsigned seed = 100;
+  for (const int64_t ranks : {1, 2, 3, 5}) {
+    for (const int64_t per_rank : {1, 3}) {
+      for (const int64_t hidden : {0, 1, 5, 64}) {
+        CheckEachRankAgainstOracle<float>(ranks, per_rank, hidden, ++seed);
+        CheckEachRankAgainstOracle<BF16>(ranks, per_rank, hidden, ++seed);
+        if (testing::Test::HasFailure()) FAIL() << seed;
+      }
+    }
+  }
+}
+
+// A rank shows no row that nobody else receives: what a transport without shared memory would send.
+TEST(RaggedAllToAll, ShowsTheRowsThatOthersReceiveAlone) {
+  const int32_t input[] = {4, 1, 2}, send[] = {6, 2, 3}, output[] = {0, 0, 0}, recv[] = {6, 0, 0};
+  const auto view = [](const int32_t* v) { return ConstTensorView(v, {3}); };
+  std::vector<float> operand(10 * 2), result(6 * 2);
+  const RaggedAllToAllArgs args = {operand.data(), 10,         result.data(), 6,         8,
+                                   view(input),    view(send), view(output),  view(recv)};
+  SimulatedTransport transport(0, 3, [](int, int64_t, void*) {});
+  SerialExecutor executor;
+  ASSERT_TRUE(RaggedAllToAll(args, {"exchange", 1, 1, 0}, transport, executor).ok());
+  // Rows 1 to 4 go to ranks 1 and 2: row 2 to both, row 4 to this rank as well.
+  constexpr int64_t kSizesAndVectors = 3 * 8 + 4 * 3 * 4;
+  EXPECT_EQ(transport.records()[0].window_bytes, kSizesAndVectors + 4 * 8);
+}
+
+TEST(RaggedAllToAll, FaultsOfOneRankAreNamedOnAll) {
+  const auto message = [](World<float>& world) {
+    std::vector<std::string> messages(world.args.size());
+    OnRanks(2, [&](Transport& transport, int64_t rank) {
+      SerialExecutor executor;
+      messages[rank] =
+          RaggedAllToAll(world.args[rank], {"there", 1, 2, 0}, transport, executor).message();
+    });
+    EXPECT_EQ(messages[0], messages[1]);
+    return messages[0];
+  };
+  World<float> sizes(2, 1, 4, 1);
+  sizes.send_[1][0] = 9;
+  sizes.recv_[0][1] = 8;
+  EXPECT_EQ(message(sizes),
+            "rank 0: ragged_all_to_all: rank 1 sends 9 rows to rank 0, which expects 8");
+  World<float> input(2, 1, 4, 1);
+  input.send_[1][0] = input.recv_[0][1] = 5;
+  input.input_[1][0] = 16;
+  EXPECT_EQ(message(input),
+            "rank 1: ragged_all_to_all: rank 1: piece 0 to rank 0 is rows [16, 21) of operand, "
+            "which has 20");
+  World<float> output(2, 1, 4, 1);
+  output.send_[0][1] = output.recv_[1][0] = 5;
+  output.output_[0][1] = -1;
+  EXPECT_NE(message(output).find("rows [-1, 4) of the receiver's output"), std::string::npos);
+  World<float> shape(2, 1, 4, 1);
+  shape.args[1].recv_sizes = ConstTensorView(shape.recv_[1].data(), {1});
+  EXPECT_NE(message(shape).find("rank 1: recv_sizes is i32[1]"), std::string::npos);
+  World<float> width(2, 1, 4, 1);
+  width.args[1].row_bytes = 8;
+  EXPECT_NE(message(width).find("rank 1 has rows of 8 bytes"), std::string::npos);
 }
 
 // Megabytes: several units, streamed, at every alignment of 4 bytes.

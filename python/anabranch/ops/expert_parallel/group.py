@@ -210,10 +210,10 @@ class ExpertParallel:
 
     def between_processes(self) -> bool:
         """Whether ranks are processes; starts the transport between them if need be."""
-        between = self.transport == "mpi" or (self.transport == "auto" and jax.process_count() > 1)
-        if between:
+        if self.transport == "mpi":
             _processes.start()
-        return between
+            return True
+        return self.transport == "auto" and _processes.between()
 
     def owners(self, ranks: int) -> np.ndarray:
         """i32 [E], the rank of each expert."""

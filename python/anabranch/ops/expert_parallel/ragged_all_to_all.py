@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anabranch import _collective, _register
+from anabranch import _collective, _processes, _register
 from anabranch._collective import AxisName, Place
 
 
@@ -25,6 +25,8 @@ def ragged_all_to_all(
     axis_name: AxisName,
 ) -> jax.Array:
     """``jax.lax.ragged_all_to_all``: rank r's piece p goes to rank p; inside ``jax.shard_map``.
+
+    Ranks are devices of this process or, after ``start_processes``, processes with one device each.
 
     ``output_of(p)[output_offsets[p] + j] = operand[input_offsets[p] + j]`` for j below
     ``send_sizes[p]``: output offsets are positions at the receiver. Differentiable in ``operand`` and
@@ -48,20 +50,23 @@ def ragged_all_to_all(
         size that its receiver expects: the message names the rank and the piece.
     """
     vectors = (input_offsets, send_sizes, output_offsets, recv_sizes)
-    where = _collective.place(axis_name)
+    where = _collective.place(axis_name, processes=_processes.between())
     _check(operand, output, vectors, where.ranks)
     vectors = tuple(vector.astype(jnp.int32) for vector in vectors)
     operands = _register.align(where.index, operand, output, *vectors)
-    return _exchange(where.ranks, *operands)
+    return _exchange((where.ranks, where.processes), *operands)
 
 
-def exchange(ranks: int, *operands: jax.Array) -> list[jax.Array]:
-    """The bare call: operands are the place, operand, output, and the four vectors in i32."""
+def exchange(group: tuple[int, bool], *operands: jax.Array) -> list[jax.Array]:
+    """The bare call of ``group``, its size and whether its ranks are processes.
+
+    Operands are the place, operand, output, and the four vectors in i32.
+    """
     index, operand, output, *vectors = operands
     return _collective.call(
         "ragged_all_to_all",
         [jax.ShapeDtypeStruct(output.shape, output.dtype)],
-        Place(index, ranks),
+        Place(index, *group),
         operand,
         output,
         *vectors,
@@ -71,17 +76,17 @@ def exchange(ranks: int, *operands: jax.Array) -> list[jax.Array]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _exchange(ranks: int, *operands: jax.Array) -> jax.Array:
-    return exchange(ranks, *operands)[0]
+def _exchange(group: tuple[int, bool], *operands: jax.Array) -> jax.Array:
+    return exchange(group, *operands)[0]
 
 
-def _forward(ranks: int, *operands: jax.Array) -> tuple[jax.Array, Any]:
+def _forward(group: tuple[int, bool], *operands: jax.Array) -> tuple[jax.Array, Any]:
     index, operand, _, *vectors = operands
     # An array without rows carries the operand's shape and dtype to the gradient.
-    return _exchange(ranks, *operands), (index, operand.shape[0], operand[:0], *vectors)
+    return _exchange(group, *operands), (index, operand.shape[0], operand[:0], *vectors)
 
 
-def _backward(ranks: int, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
+def _backward(group: tuple[int, bool], saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     index, rows, like, *vectors = saved
     if gradient.dtype.itemsize > 4:
         raise ValueError(f"ragged_all_to_all: no gradient in {gradient.dtype}; at most float32")
@@ -93,7 +98,7 @@ def _backward(ranks: int, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     gradients = _collective.call(
         "ragged_all_to_all_grad",
         results,
-        Place(index, ranks),
+        Place(index, *group),
         wide,
         *vectors,
         row_bytes=_row_bytes(wide),

@@ -255,6 +255,13 @@ def test_fit_refuses_a_recipe_by_its_name(capsys):
     assert "--recipe fp16: must be one of bf16" in capsys.readouterr().err
 
 
+def test_fit_says_which_layout_it_speaks_of(capsys):
+    assert cli.main(["fit", "--model", DSV3_4, "--hw", "b200:8", "--layout", "ep8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines if line.startswith("layout")] == ["layout ep8"]
+    assert sum(line.startswith("fits") for line in lines) == 1
+
+
 def test_memory_bound_layouts_name_the_next_knob():
     result = run(hw="h100:64", layout_text="ep64", batch=64, options="recompute=full")
     assert not result["fits"] and result["binding_constraint"] == "memory" and result["next_knob"]

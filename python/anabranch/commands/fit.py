@@ -19,12 +19,13 @@ def run(args: argparse.Namespace) -> int:
     from anabranch.planner import present, search, simulate
 
     scenario = planning.scenario(args)
+    chosen = "" if args.layout else "; the fastest that fits, of all"
     if not args.layout:
         scenario = search.first_that_fits(scenario)
     result = simulate.simulate(scenario, microbatch_limit=64)
     result["fits_at_zipf"] = simulate.fits_at(simulate.resolve(scenario, 64)[0])
     print(present.header(scenario, result))
+    print(f"layout {present.placement(result)}{chosen if result['fits'] else ''}")
     print(present.memory(result))
-    print(present.verdict(result))
     output.write_json(args, result)
     return 0

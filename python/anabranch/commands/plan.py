@@ -12,7 +12,12 @@ HELP = "rank every way to lay a training step out on given accelerators"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of the command."""
     planning.add_scenario_arguments(parser, layout=False)
-    parser.add_argument("--objective", default="tokens_per_second", help="or headroom")
+    parser.add_argument(
+        "--objective",
+        default="tokens_per_second",
+        metavar="NAME",
+        help="what ranks: tokens_per_second or headroom [tokens_per_second]",
+    )
     parser.add_argument("--top", type=planning.count, default=10, metavar="N", help="rows to show")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with plots")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write the plot as .png or .svg")

@@ -57,14 +57,21 @@ def trust(calibration: Mapping[str, Any]) -> str:
     )
 
 
+def placement(result: Mapping[str, Any]) -> str:
+    """The layout in words."""
+    return (
+        f"{result['layout']}, dp {result['data_parallel']:.0f}"
+        f", {result['microbatches']:.0f} microbatches"
+        f", overlap {'on' if result['layout_full']['overlap'] else 'off'}"
+        f", recompute {result['layout_full']['recompute'] or 'none'}"
+    )
+
+
 def step(result: Mapping[str, Any]) -> str:
     """Where one step's time goes."""
     total = result["step_seconds"]
     rows = [
-        ("layout", f"{result['layout']}, dp {result['data_parallel']:.0f}"
-                   f", {result['microbatches']:.0f} microbatches"
-                   f", overlap {'on' if result['layout_full']['overlap'] else 'off'}"
-                   f", recompute {result['layout_full']['recompute'] or 'none'}"),
+        ("layout", placement(result)),
         ("step", f"{total:.3f} s"),
         ("tokens/s/GPU", f"{result['tokens_per_second_per_gpu']:,.0f}{band(result)}"),
         ("TFLOP/s/GPU", f"{number(result['tflops_per_gpu'])}   MFU {result['mfu']:.1%} of bf16"

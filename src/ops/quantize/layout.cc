@@ -177,6 +177,23 @@ Status Check(const QuantizeDequantizeArgs& args) {
   return CheckStatistics(kOp, args.statistics);
 }
 
+Status Check(const QuantizeDequantizeBothArgs& args) {
+  constexpr const char* kOp = "quantize_dequantize_both";
+  const TensorView& out = args.one.out;
+  ANABRANCH_RETURN_IF_ERROR(Check(args.one));
+  ANABRANCH_RETURN_IF_ERROR(CheckStatistics(kOp, args.other_statistics));
+  if (args.one.options.stochastic) {
+    return InvalidArgument(kOp, ": both copies would round by the same draws; must be to nearest");
+  }
+  if (args.other_out.dtype() != out.dtype() ||
+      !args.other_out.HasShape({out.size(0), out.size(1)})) {
+    return InvalidArgument(kOp, ": other_out is ", args.other_out.ToString(), " and out ",
+                           out.ToString(), "; they must be alike");
+  }
+  if (args.one.statistics.has_value() == args.other_statistics.has_value()) return Status::Ok();
+  return InvalidArgument(kOp, ": statistics must be of both copies or of none");
+}
+
 Status Check(const TensorAmaxArgs& args) {
   constexpr const char* kOp = "tensor_amax";
   ANABRANCH_RETURN_IF_ERROR(CheckSource(kOp, args.x, args.group_sizes));

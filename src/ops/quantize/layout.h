@@ -49,6 +49,7 @@ Status CheckStatistics(const char* op, const ConstTensorView& statistics);
 Status Check(const QuantizeArgs& args);
 Status Check(const DequantizeArgs& args);
 Status Check(const QuantizeDequantizeArgs& args);
+Status Check(const QuantizeDequantizeBothArgs& args);
 Status Check(const TensorAmaxArgs& args);
 Status Check(const RandomHadamardArgs& args);
 

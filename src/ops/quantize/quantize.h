@@ -102,6 +102,17 @@ struct QuantizeDequantizeArgs {
 int64_t QuantizeDequantizeScratchBytes(const QuantizeDequantizeArgs& args);
 Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& context);
 
+// The same twice from one reading of x: with blocks along options.axis, and along the other one, as
+// fprop and wgrad need rows. Each copy has the bits of a call of its own. Rounding to nearest
+// alone: two copies must not share their draws.
+struct QuantizeDequantizeBothArgs {
+  QuantizeDequantizeArgs one;
+  TensorView other_out;              // type and shape of one.out
+  TensorView other_statistics = {};  // as one.statistics: both or none
+};
+int64_t QuantizeDequantizeBothScratchBytes(const QuantizeDequantizeBothArgs& args);
+Status QuantizeDequantizeBoth(const QuantizeDequantizeBothArgs& args, const Context& context);
+
 // amax[g] = the largest size in group g, as a tensor scale sees it: NaN, and with options.strict
 // infinity, count as 0. The largest of several calls' results is that of their rows together.
 struct TensorAmaxArgs {
@@ -131,6 +142,7 @@ Status RandomHadamard(const RandomHadamardArgs& args, const Context& context);
 Status QuantizeReference(const QuantizeArgs& args);
 Status DequantizeReference(const DequantizeArgs& args);
 Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args);
+Status QuantizeDequantizeBothReference(const QuantizeDequantizeBothArgs& args);
 Status TensorAmaxReference(const TensorAmaxArgs& args);
 Status RandomHadamardReference(const RandomHadamardArgs& args);
 

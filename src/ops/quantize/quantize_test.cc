@@ -82,6 +82,28 @@ void ExpectSame(const Problem& problem, const std::string& what) {
   }
 }
 
+// What a product is given: bf16 of bf16, with and without statistics.
+void ExpectSameBf16(const Problem& problem, const std::string& what) {
+  Problem p = problem;
+  std::vector<BF16> x(p.x.size()), fast(p.x.size()), slow(p.x.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = ToBF16(p.x[i]);
+  QuantizeDequantizeArgs args = p.RoundTripArgs();
+  args.x = ConstTensorView(x.data(), {p.rows, p.columns});
+  args.out = TensorView(slow.data(), {p.rows, p.columns});
+  ASSERT_TRUE(QuantizeDequantizeReference(args).ok()) << what;
+  args.out = TensorView(fast.data(), {p.rows, p.columns});
+  for (bool counted : {true, false}) {
+    if (!counted) args.statistics = {};
+    ASSERT_TRUE(
+        Call<QuantizeDequantizeArgs>(QuantizeDequantize, QuantizeDequantizeScratchBytes, args)
+            .ok());
+    for (size_t i = 0; i < fast.size(); ++i) {
+      if (std::isnan(ToFloat(slow[i])) && std::isnan(ToFloat(fast[i]))) continue;
+      ASSERT_EQ(fast[i].bits, slow[i].bits) << what << " element " << i;
+    }
+  }
+}
+
 struct Case {
   QuantizeOptions options;
   std::string name;
@@ -118,6 +140,12 @@ TEST(QuantizeTest, BitsAreTheReferences) {
     groups.key[2] = 1000;
     groups.key[3] = 7;
     ExpectSame(groups, c.name + " grouped");
+    ExpectSameBf16(groups, c.name + " grouped");
+    Problem whole(c.options, 21, 384);  // of whole blocks: those of several rows go together
+    whole.Fill(3);
+    for (int64_t i = 0; i < 10 * 384; ++i) whole.x[i] *= 0x1p-120f;  // bf16 rounds some values
+    ExpectSame(whole, c.name + " whole");
+    ExpectSameBf16(whole, c.name + " whole");
   }
 }
 

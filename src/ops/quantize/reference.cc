@@ -284,6 +284,16 @@ Status QuantizeDequantizeReference(const QuantizeDequantizeArgs& args) {
   return Status::Ok();
 }
 
+Status QuantizeDequantizeBothReference(const QuantizeDequantizeBothArgs& args) {
+  ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
+  QuantizeDequantizeArgs other = args.one;
+  other.options.axis = 1 - args.one.options.axis;
+  other.out = args.other_out;
+  other.statistics = args.other_statistics;
+  ANABRANCH_RETURN_IF_ERROR(QuantizeDequantizeReference(args.one));
+  return QuantizeDequantizeReference(other);
+}
+
 Status TensorAmaxReference(const TensorAmaxArgs& args) {
   ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
   auto spans = Spans(args.group_sizes);

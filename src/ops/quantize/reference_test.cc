@@ -206,6 +206,25 @@ TEST(QuantizeReferenceTest, RoundTripIsQuantizeAndDequantize) {
   }
 }
 
+TEST(QuantizeReferenceTest, BothCopiesAreTheirOwn) {
+  Problem p(With(QuantizedFormat::kMxfp8E4m3, 1), 70, 50, {33, 0, 37}), q = p;
+  p.Fill(2);
+  std::vector<float> other(p.back.size()), statistics(kQuantizeStatistics);
+  QuantizeDequantizeBothArgs both = {p.RoundTripArgs(),
+                                     TensorView(other.data(), {p.rows, p.columns}),
+                                     TensorView(statistics.data(), {kQuantizeStatistics})};
+  ASSERT_TRUE(QuantizeDequantizeBothReference(both).ok());
+  for (int axis : {1, 0}) {
+    q.Fill(2);
+    q.options.axis = axis;
+    ASSERT_TRUE(QuantizeDequantizeReference(q.RoundTripArgs()).ok());
+    EXPECT_EQ(axis == 1 ? p.back : other, q.back);
+    EXPECT_EQ(axis == 1 ? p.statistics : statistics, q.statistics);
+  }
+  both.one.options.stochastic = true;
+  EXPECT_EQ(QuantizeDequantizeBothReference(both).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(QuantizeReferenceTest, HadamardKeepsProductsOverRows) {
   Problem p(With(QuantizedFormat::kNvfp4, 0), 37, 3, {21, 16});
   p.Fill(3);

@@ -61,6 +61,7 @@ TARGETS = (
     "quantize",
     "dequantize",
     "quantize_dequantize",
+    "quantize_dequantize_both",
     "tensor_amax",
     "random_hadamard",
 )

@@ -83,6 +83,24 @@ xffi::Error QuantizeDequantizeHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
                                 QuantizeDequantize));
 }
 
+xffi::Error QuantizeDequantizeBothHandler(
+    xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer group_sizes,
+    xffi::Result<xffi::AnyBuffer> out, xffi::Result<xffi::AnyBuffer> other_out,
+    xffi::Result<xffi::AnyBuffer> tensor_scale, xffi::Result<xffi::AnyBuffer> statistics,
+    xffi::Result<xffi::AnyBuffer> other_statistics, int64_t format, int64_t axis,
+    int64_t scale_mode, bool strict, bool amax_per_group) {
+  QuantizeOptions options;
+  const Status decoded = Decode(format, axis, scale_mode, &options);
+  if (!decoded.ok()) return ToError(decoded);
+  options.strict = strict;
+  options.amax_per_group = amax_per_group;
+  const QuantizeDequantizeArgs one = {
+      options, View(x), View(group_sizes), {}, View(out), View(tensor_scale), Wanted(statistics)};
+  const QuantizeDequantizeBothArgs args = {one, View(other_out), Wanted(other_statistics)};
+  return ToError(RunWithScratch("quantize_dequantize_both", pool, args,
+                                QuantizeDequantizeBothScratchBytes, QuantizeDequantizeBoth));
+}
+
 xffi::Error TensorAmaxHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer group_sizes,
                               xffi::Result<xffi::AnyBuffer> amax, bool strict) {
   QuantizeOptions options;
@@ -158,6 +176,22 @@ ANABRANCH_FFI_HANDLER(anabranch_quantize_dequantize, QuantizeDequantizeHandler,
                           .Attr<int64_t>("axis")
                           .Attr<int64_t>("scale_mode")
                           .Attr<bool>("stochastic")
+                          .Attr<bool>("strict")
+                          .Attr<bool>("amax_per_group"));
+
+ANABRANCH_FFI_HANDLER(anabranch_quantize_dequantize_both, QuantizeDequantizeBothHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()  // x
+                          .Arg<xffi::AnyBuffer>()  // group_sizes
+                          .Ret<xffi::AnyBuffer>()  // values without the tensor scale
+                          .Ret<xffi::AnyBuffer>()  // those of blocks along the other axis
+                          .Ret<xffi::AnyBuffer>()  // tensor_scale
+                          .Ret<xffi::AnyBuffer>()  // statistics, [0] for none
+                          .Ret<xffi::AnyBuffer>()  // other statistics, [0] for none
+                          .Attr<int64_t>("format")
+                          .Attr<int64_t>("axis")
+                          .Attr<int64_t>("scale_mode")
                           .Attr<bool>("strict")
                           .Attr<bool>("amax_per_group"));
 

@@ -113,30 +113,31 @@ Scratch LayOut(ScratchArena* arena, int64_t num_groups, int64_t num_largest, int
   return scratch;
 }
 
-// The scratch of one call; x stands for the matrix in the caller's rows.
+// The scratch of one call that counts num_counted copies; x stands for the matrix in the caller's
+// rows.
 Scratch Plan(const QuantizeOptions& options, const ConstTensorView& x,
-             const ConstTensorView& group_sizes, bool statistics, void* block, int64_t* bytes) {
+             const ConstTensorView& group_sizes, int64_t num_counted, void* block, int64_t* bytes) {
   const int64_t groups = quantize::NumGroups(group_sizes);
   const int64_t tiles = x.rank() == 2 ? MostTiles(groups, x.size(0), x.size(1)) : 0;
   ScratchArena arena(block);
   const Scratch scratch =
-      LayOut(&arena, groups, HasTensorScale(options) ? tiles : 0, statistics ? tiles : 0);
+      LayOut(&arena, groups, HasTensorScale(options) ? tiles : 0, num_counted * tiles);
   *bytes = arena.used_bytes();
   return scratch;
 }
 
 int64_t ScratchBytes(const QuantizeOptions& options, const ConstTensorView& x,
-                     const ConstTensorView& group_sizes, bool statistics) {
+                     const ConstTensorView& group_sizes, int64_t num_counted) {
   int64_t bytes = 0;
-  Plan(options, x, group_sizes, statistics, nullptr, &bytes);
+  Plan(options, x, group_sizes, num_counted, nullptr, &bytes);
   return bytes;
 }
 
 Status TakeScratch(const char* op, const QuantizeOptions& options, const ConstTensorView& x,
-                   const ConstTensorView& group_sizes, bool statistics, const Context& context,
+                   const ConstTensorView& group_sizes, int64_t num_counted, const Context& context,
                    Scratch* scratch) {
   int64_t bytes = 0;
-  *scratch = Plan(options, x, group_sizes, statistics, context.scratch, &bytes);
+  *scratch = Plan(options, x, group_sizes, num_counted, context.scratch, &bytes);
   if (context.scratch_bytes >= bytes) return Status::Ok();
   return MakeStatus(StatusCode::kResourceExhausted, op, ": scratch has ", context.scratch_bytes,
                     " bytes; needs ", bytes);
@@ -144,9 +145,10 @@ Status TakeScratch(const char* op, const QuantizeOptions& options, const ConstTe
 
 // The scratch and the tiles of rows x as they lie, without padding between groups.
 Status TileRows(const char* op, const QuantizeOptions& options, const ConstTensorView& x,
-                const ConstTensorView& group_sizes, bool statistics, const Context& context,
+                const ConstTensorView& group_sizes, int64_t num_counted, const Context& context,
                 Scratch* scratch, Tiles* tiles) {
-  ANABRANCH_RETURN_IF_ERROR(TakeScratch(op, options, x, group_sizes, statistics, context, scratch));
+  ANABRANCH_RETURN_IF_ERROR(
+      TakeScratch(op, options, x, group_sizes, num_counted, context, scratch));
   ANABRANCH_RETURN_IF_ERROR(
       quantize::PlanGroups(op, group_sizes, x.size(0), x.size(0), 1, 1, scratch->spans));
   *tiles =
@@ -202,7 +204,10 @@ void Zero(const TensorView& view, int64_t first_row, int64_t end_row) {
 void ZeroPadding(const QuantizeArgs& args, const GroupSpan* spans, int64_t num_groups,
                  const Context& context) {
   const int64_t block_rows = quantize::BlockRows(args.options);
-  context.executor->ParallelFor(num_groups + 1, [&](int64_t group, int) {
+  // Groups that are not aligned have rows of no one behind the last of them alone.
+  const int64_t first = args.options.row_alignment == 1 ? num_groups : 0;
+  context.executor->ParallelFor(num_groups + 1 - first, [&](int64_t index, int) {
+    const int64_t group = first + index;
     const GroupSpan& span = spans[group];
     const bool last = group == num_groups;
     const int64_t end = last ? args.data.size(0) : spans[group + 1].data_row;
@@ -263,7 +268,7 @@ Status Quantize(const QuantizeArgs& args, const Context& context) {
 
 int64_t DequantizeScratchBytes(const DequantizeArgs& args) {
   QuantizeOptions plain;
-  return ScratchBytes(plain, args.out, args.group_sizes, false);
+  return ScratchBytes(plain, args.out, args.group_sizes, 0);
 }
 
 Status Dequantize(const DequantizeArgs& args, const Context& context) {
@@ -274,7 +279,7 @@ Status Dequantize(const DequantizeArgs& args, const Context& context) {
   const int64_t num_groups = quantize::NumGroups(args.group_sizes);
   Scratch scratch;
   ANABRANCH_RETURN_IF_ERROR(
-      TakeScratch(kOp, QuantizeOptions(), args.out, args.group_sizes, false, context, &scratch));
+      TakeScratch(kOp, QuantizeOptions(), args.out, args.group_sizes, 0, context, &scratch));
   ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.out.size(0),
                                                  args.data.size(0), options.row_alignment,
                                                  quantize::BlockRows(options), scratch.spans));
@@ -294,38 +299,77 @@ Status Dequantize(const DequantizeArgs& args, const Context& context) {
   return Status::Ok();
 }
 
-int64_t QuantizeDequantizeScratchBytes(const QuantizeDequantizeArgs& args) {
-  return ScratchBytes(args.options, args.x, args.group_sizes, args.statistics.has_value());
+namespace {
+
+// One copy of a round trip: where its values and its statistics go.
+struct Copy {
+  quantize::BlockPlan plan;
+  TensorView out, statistics;
+  double* sums = nullptr;  // [tiles, kQuantizeStatistics], or null
+};
+
+void RunCopy(const Copy& copy, const Scratch& scratch, const Tile& tile, int64_t index,
+             TileRun run) {
+  run.out = At(copy.out, scratch.spans[tile.group].first_row + tile.row, tile.column);
+  run.out_pitch = copy.out.size(1);
+  run.out_is_bf16 = copy.out.dtype() == DType::kBF16;
+  run.statistics = copy.sums == nullptr ? nullptr : copy.sums + index * kQuantizeStatistics;
+  Kernels().quantize_dequantize(copy.plan, run);
 }
 
-Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& context) {
-  constexpr const char* kOp = "quantize_dequantize";
-  ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
-  const QuantizeOptions& options = args.options;
-  const quantize::BlockPlan plan = quantize::PlanBlocks(options);
-  const int64_t num_groups = quantize::NumGroups(args.group_sizes);
+// One copy or two, tile by tile, so that the second one finds x in the caches.
+Status RoundTrip(const QuantizeDequantizeArgs& args, Copy* copies, int num_copies,
+                 const Context& context) {
   const bool counted = args.statistics.has_value();
   Scratch scratch;
   Tiles tiles;
-  ANABRANCH_RETURN_IF_ERROR(
-      TileRows(kOp, options, args.x, args.group_sizes, counted, context, &scratch, &tiles));
-  ScaleTensors(options, tiles, args.x, args.amax, scratch, args.tensor_scale, context);
-  Zero(args.out, scratch.spans[num_groups].first_row, args.out.size(0));
-  if (counted) std::fill_n(scratch.sums, tiles.count() * kQuantizeStatistics, 0.0);
+  ANABRANCH_RETURN_IF_ERROR(TileRows("quantize_dequantize", args.options, args.x, args.group_sizes,
+                                     counted ? num_copies : 0, context, &scratch, &tiles));
+  ScaleTensors(args.options, tiles, args.x, args.amax, scratch, args.tensor_scale, context);
+  const int64_t sums = tiles.count() * kQuantizeStatistics;
+  if (counted) std::fill_n(scratch.sums, sums * num_copies, 0.0);
+  for (int i = 0; i < num_copies; ++i) {
+    Zero(copies[i].out, scratch.spans[tiles.num_groups].first_row, args.x.size(0));
+    copies[i].sums = counted ? scratch.sums + i * sums : nullptr;
+  }
   context.executor->ParallelFor(tiles.count(), [&](int64_t index, int) {
     const Tile tile = TileAt(tiles, index);
     TileRun run = RunOf(tiles, tile, args.x);
     run.key = args.key.as<uint32_t>();
     run.encode = scratch.encode[tile.group];
     run.tensor_scale = args.tensor_scale.as<float>()[tile.group];
-    run.out = At(args.out, scratch.spans[tile.group].first_row + tile.row, tile.column);
-    run.out_pitch = args.out.size(1);
-    run.out_is_bf16 = args.out.dtype() == DType::kBF16;
-    run.statistics = counted ? scratch.sums + index * kQuantizeStatistics : nullptr;
-    Kernels().quantize_dequantize(plan, run);
+    for (int i = 0; i < num_copies; ++i) RunCopy(copies[i], scratch, tile, index, run);
   });
-  if (counted) AddStatistics(scratch.sums, tiles.count(), args.statistics);
+  for (int i = 0; counted && i < num_copies; ++i) {
+    AddStatistics(copies[i].sums, tiles.count(), copies[i].statistics);
+  }
   return Status::Ok();
+}
+
+}  // namespace
+
+int64_t QuantizeDequantizeScratchBytes(const QuantizeDequantizeArgs& args) {
+  return ScratchBytes(args.options, args.x, args.group_sizes, args.statistics.has_value() ? 1 : 0);
+}
+
+Status QuantizeDequantize(const QuantizeDequantizeArgs& args, const Context& context) {
+  ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
+  Copy copy = {quantize::PlanBlocks(args.options), args.out, args.statistics};
+  return RoundTrip(args, &copy, 1, context);
+}
+
+int64_t QuantizeDequantizeBothScratchBytes(const QuantizeDequantizeBothArgs& args) {
+  const QuantizeDequantizeArgs& one = args.one;
+  return ScratchBytes(one.options, one.x, one.group_sizes, one.statistics.has_value() ? 2 : 0);
+}
+
+Status QuantizeDequantizeBoth(const QuantizeDequantizeBothArgs& args, const Context& context) {
+  ANABRANCH_RETURN_IF_ERROR(quantize::Check(args));
+  QuantizeOptions other = args.one.options;
+  other.axis = 1 - other.axis;
+  Copy copies[] = {{quantize::PlanBlocks(args.one.options), args.one.out, args.one.statistics},
+                   {quantize::PlanBlocks(other), args.other_out, args.other_statistics}};
+  return RoundTrip(args.one, copies, 2, context);
 }
 
 namespace {
@@ -341,7 +385,7 @@ QuantizeOptions OptionsOf(const TensorAmaxArgs& args) {
 }  // namespace
 
 int64_t TensorAmaxScratchBytes(const TensorAmaxArgs& args) {
-  return ScratchBytes(OptionsOf(args), args.x, args.group_sizes, false);
+  return ScratchBytes(OptionsOf(args), args.x, args.group_sizes, 0);
 }
 
 Status TensorAmax(const TensorAmaxArgs& args, const Context& context) {
@@ -351,13 +395,13 @@ Status TensorAmax(const TensorAmaxArgs& args, const Context& context) {
   Scratch scratch;
   Tiles tiles;
   ANABRANCH_RETURN_IF_ERROR(
-      TileRows(kOp, options, args.x, args.group_sizes, false, context, &scratch, &tiles));
+      TileRows(kOp, options, args.x, args.group_sizes, 0, context, &scratch, &tiles));
   FindAmax(options, tiles, args.x, scratch, args.amax.as<float>(), context);
   return Status::Ok();
 }
 
 int64_t RandomHadamardScratchBytes(const RandomHadamardArgs& args) {
-  return ScratchBytes(QuantizeOptions(), args.x, args.group_sizes, false);
+  return ScratchBytes(QuantizeOptions(), args.x, args.group_sizes, 0);
 }
 
 Status RandomHadamard(const RandomHadamardArgs& args, const Context& context) {
@@ -366,7 +410,7 @@ Status RandomHadamard(const RandomHadamardArgs& args, const Context& context) {
   const int64_t num_groups = quantize::NumGroups(args.group_sizes);
   Scratch scratch;
   ANABRANCH_RETURN_IF_ERROR(
-      TakeScratch(kOp, QuantizeOptions(), args.x, args.group_sizes, false, context, &scratch));
+      TakeScratch(kOp, QuantizeOptions(), args.x, args.group_sizes, 0, context, &scratch));
   ANABRANCH_RETURN_IF_ERROR(quantize::PlanGroups(kOp, args.group_sizes, args.x.size(0),
                                                  args.out.size(0), args.row_alignment, 1,
                                                  scratch.spans));

@@ -104,6 +104,32 @@ void ExpectSameBf16(const Problem& problem, const std::string& what) {
   }
 }
 
+// Two copies at once, and each by a call of its own.
+void ExpectSameBoth(const Problem& problem, const std::string& what) {
+  Problem both = problem, slow = problem;
+  std::vector<float> other(both.x.size()), statistics(kQuantizeStatistics), exact = other;
+  const TensorView view(other.data(), {both.rows, both.columns});
+  const TensorView sums(statistics.data(), {kQuantizeStatistics});
+  ASSERT_TRUE(Call<QuantizeDequantizeBothArgs>(QuantizeDequantizeBoth,
+                                               QuantizeDequantizeBothScratchBytes,
+                                               {both.RoundTripArgs(), view, sums})
+                  .ok());
+  QuantizeDequantizeBothArgs args = {slow.RoundTripArgs(), view};
+  args.one.statistics = {};
+  args.other_out = TensorView(exact.data(), {both.rows, both.columns});
+  ASSERT_TRUE(QuantizeDequantizeBothReference(args).ok());
+  EXPECT_TRUE(SameFloats(both.back, slow.back)) << what;
+  EXPECT_TRUE(SameFloats(other, exact)) << what;
+  EXPECT_TRUE(SameFloats(both.tensor_scale, slow.tensor_scale)) << what;
+  for (int axis : {problem.options.axis, 1 - problem.options.axis}) {
+    Problem alone = problem;
+    alone.options.axis = axis;
+    ASSERT_TRUE(RunRoundTrip(&alone).ok()) << what;
+    const bool first = axis == problem.options.axis;
+    EXPECT_TRUE(SameFloats(first ? both.statistics : statistics, alone.statistics)) << what;
+  }
+}
+
 struct Case {
   QuantizeOptions options;
   std::string name;
@@ -141,6 +167,7 @@ TEST(QuantizeTest, BitsAreTheReferences) {
     groups.key[3] = 7;
     ExpectSame(groups, c.name + " grouped");
     ExpectSameBf16(groups, c.name + " grouped");
+    if (!c.options.stochastic) ExpectSameBoth(groups, c.name + " both");
     Problem whole(c.options, 21, 384);  // of whole blocks: those of several rows go together
     whole.Fill(3);
     for (int64_t i = 0; i < 10 * 384; ++i) whole.x[i] *= 0x1p-120f;  // bf16 rounds some values

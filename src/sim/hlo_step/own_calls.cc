@@ -33,6 +33,7 @@ constexpr std::string_view kMemoryBound[] = {
     "quantize",
     "dequantize",
     "quantize_dequantize",
+    "quantize_dequantize_both",
     "random_hadamard",
     "activate_rows",
     "activate_rows_grad",

@@ -73,6 +73,29 @@ def round_trip(
     )
 
 
+def round_trip_both(
+    x: jax.Array, sizes: jax.Array, format: str, recipe: Recipe, counted: bool
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    """`round_trip` along axis 1 and along axis 0, to nearest, from one reading of x."""
+    values = jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+    options = attributes(format, 1, recipe, stochastic=False)
+    del options["stochastic"]
+    row_values, column_values, scale, row_sums, column_sums = _register.call(
+        "quantize_dequantize_both",
+        [
+            values,
+            values,
+            jax.ShapeDtypeStruct(sizes.shape, jnp.float32),
+            room_for_sums(counted),
+            room_for_sums(counted),
+        ],
+        x,
+        sizes,
+        **options,
+    )
+    return (row_values, scale, row_sums), (column_values, scale, column_sums)
+
+
 def _amax(x: jax.Array, sizes: jax.Array, tree: TokenTree) -> jax.Array:
     """f32 [G], each group's amax over all ranks; [0] for one rank, where the engine finds it by itself."""
     if not tree.axes:

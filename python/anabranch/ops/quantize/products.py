@@ -34,6 +34,7 @@ from anabranch.ops.quantize.operands import (
     random_hadamard,
     room_for_sums,
     round_trip,
+    round_trip_both,
 )
 from anabranch.ops.quantize.recipe import Recipe
 from anabranch.ops.token_tree import TokenTree
@@ -60,7 +61,9 @@ def recipe_gemm(
     OPERANDS and STATISTICS say, if it has 5 columns. `tree`: over whose leaves weight gradients are summed,
     and along whose axes ranks hold other rows of the same groups.
     """
-    return _forward(x, w, group_sizes, key, probe, dtype, recipe, tree)[0]
+    of_rows = recipe.gemm("fprop")
+    rows = round_trip(x, group_sizes, of_rows.x, 1, of_rows, probe.shape[1] > 0, tree=tree)
+    return _fprop(rows, w, group_sizes, probe, dtype, of_rows)[0]
 
 
 def _forward(
@@ -73,64 +76,99 @@ def _forward(
     recipe: Recipe,
     tree: TokenTree,
 ) -> tuple[jax.Array, Any]:
-    counted, recipe = probe.shape[1] > 0, recipe.gemm("fprop")
-    x_values, x_scale, x_sums = round_trip(x, sizes, recipe.x, 1, recipe, counted, tree=tree)
-    multiply, w_scale, w_sums = _weights(w, 0, recipe, counted)
+    counted, fprop, wgrad = probe.shape[1] > 0, recipe.gemm("fprop"), recipe.gemm("wgrad")
+    columns = None
+    if _alike(fprop, fprop.x, wgrad, wgrad.x):
+        rows, columns = round_trip_both(x, sizes, fprop.x, fprop, counted)
+    else:
+        rows = round_trip(x, sizes, fprop.x, 1, fprop, counted, tree=tree)
+    y, sums = _fprop(rows, w, sizes, probe, dtype, fprop)
+    # What wgrad makes of x instead of x itself, of the same size, where it exists already.
+    kept = jnp.zeros((0, 0), x.dtype) if columns is not None else x
+    return y, (kept, columns, w, sizes, key, sums)
+
+
+def _fprop(
+    rows: tuple[jax.Array, ...],
+    w: jax.Array,
+    sizes: jax.Array,
+    probe: jax.Array,
+    dtype: Any,
+    recipe: Recipe,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    values, scale, sums = rows
+    multiply, w_scale, w_sums = _weights(w, 0, recipe, probe.shape[1] > 0)
     y = _rescaled(
-        recipe, sizes, x_scale * w_scale, dtype,
-        lambda computed: multiply(x_values, sizes, computed),
-    )  # fmt: skip
-    return y, (x, w, sizes, key, (x_sums, w_sums))
+        recipe, sizes, scale * w_scale, dtype, lambda computed: multiply(values, sizes, computed)
+    )
+    return y, (sums, w_sums)
+
+
+def _alike(rows: Recipe, format: str, columns: Recipe, other: str) -> bool:
+    """Whether an operand's copy along rows and the one of wgrad may come of one reading."""
+    if format != other or format == "bf16" or columns.hadamard:
+        return False
+    return rows.scale_mode == columns.scale_mode and not FORMATS[format].has_tensor_scale
 
 
 def _backward(dtype: Any, recipe: Recipe, tree: TokenTree, kept: Any, dy: jax.Array) -> Any:
-    x, w, sizes, key, sums = kept
-    counted = sums[0].shape[0] > 0
-    dx, sums_dgrad = _dgrad(w, sizes, key, dy, x.dtype, recipe.gemm("dgrad"), counted, tree)
-    dw, sums_wgrad = _wgrad(x, sizes, key, dy, recipe.gemm("wgrad"), counted, tree)
+    x, x_columns, w, sizes, key, sums = kept
+    counted, dgrad, wgrad = sums[0].shape[0] > 0, recipe.gemm("dgrad"), recipe.gemm("wgrad")
+    drawn = dgrad.stochastic_gradients or wgrad.stochastic_gradients
+    dy_columns = None
+    if not drawn and _alike(dgrad, dgrad.dy, wgrad, wgrad.dy):
+        dy_rows, dy_columns = round_trip_both(dy, sizes, dgrad.dy, dgrad, counted)
+    else:
+        draws = _subkey(key if dgrad.stochastic_gradients else None, 0)
+        dy_rows = round_trip(dy, sizes, dgrad.dy, 1, dgrad, counted, draws, tree)
+    dx, sums_dgrad = _dgrad(w, sizes, dy_rows, x.dtype, dgrad, counted)
+    dw, sums_wgrad = _wgrad((x, x_columns), (dy, dy_columns), sizes, key, wgrad, counted, tree)
     return dx, dw.astype(w.dtype), None, None, jnp.stack([*sums, *sums_dgrad, *sums_wgrad])
 
 
 def _dgrad(
     w: jax.Array,
     sizes: jax.Array,
-    key: jax.Array,
-    dy: jax.Array,
+    dy: tuple[jax.Array, ...],
     dtype: Any,
     recipe: Recipe,
     counted: bool,
-    tree: TokenTree,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    stochastic = key if recipe.stochastic_gradients else None
-    dy_values, dy_scale, dy_sums = round_trip(
-        dy, sizes, recipe.dy, 1, recipe, counted, _subkey(stochastic, 0), tree
-    )
+    values, scale, dy_sums = dy
     multiply, w_scale, w_sums = _weights(w, 1, recipe, counted)
     dx = _rescaled(
-        recipe, sizes, dy_scale * w_scale, dtype,
-        lambda computed: multiply(dy_values, sizes, computed),
-    )  # fmt: skip
+        recipe, sizes, scale * w_scale, dtype, lambda computed: multiply(values, sizes, computed)
+    )
     return dx, (dy_sums, w_sums)
 
 
 def _wgrad(
-    x: jax.Array,
+    x: tuple[jax.Array, Any],
+    dy: tuple[jax.Array, Any],
     sizes: jax.Array,
     key: jax.Array,
-    dy: jax.Array,
     recipe: Recipe,
     counted: bool,
     tree: TokenTree,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """Of (rows, their copy along tokens or None): what has no copy is quantised here."""
     stochastic = key if recipe.stochastic_gradients else None
     tokens = sizes
     if recipe.hadamard:
-        x, dy = (random_hadamard(rows, sizes) for rows in (x, dy))
         tokens = -(-sizes // HADAMARD_ROWS) * HADAMARD_ROWS
-    x_values, x_scale, x_sums = round_trip(x, tokens, recipe.x, 0, recipe, counted, tree=tree)
-    dy_values, dy_scale, dy_sums = round_trip(
-        dy, tokens, recipe.dy, 0, recipe, counted, _subkey(stochastic, 1), tree
-    )
+
+    def columns(
+        operand: tuple[jax.Array, Any], format: str, key: jax.Array | None
+    ) -> tuple[jax.Array, ...]:
+        rows, copy = operand
+        if copy is not None:
+            return copy
+        if recipe.hadamard:
+            rows = random_hadamard(rows, sizes)
+        return round_trip(rows, tokens, format, 0, recipe, counted, key, tree)
+
+    x_values, x_scale, x_sums = columns(x, recipe.x, None)
+    dy_values, dy_scale, dy_sums = columns(dy, recipe.dy, _subkey(stochastic, 1))
     rows = (x_values, dy_values, tokens)
     if recipe.has_tensor_scale:
         dw = grouped_gemm_wgrad_scaled(*rows, x_scale * dy_scale, tree.leaves)

@@ -17,15 +17,17 @@ from pathlib import Path
 
 import jax
 
-from anabranch import _register
+from anabranch import _coordinator, _register
 from anabranch.errors import UsageError
 
 # Variables by which MPI launchers tell a process how many there are.
 WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
-# For mpirun, of any MPI: more ranks than cores, and as root.
+# For mpirun, of any MPI: more ranks than cores, and as root; and when a rank has ended, time for the others
+# to say so before they are killed.
 LAUNCHER_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_odls_base_sigkill_timeout": "5",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
@@ -99,11 +101,15 @@ def start_processes() -> Group:
     """
     group = start()
     if group.size > 1 and not jax.distributed.is_initialized():
+        address = _address(group)
         try:
-            jax.distributed.initialize(
-                _coordinator(group), group.size, group.rank,
-                heartbeat_timeout_seconds=_JAX_HEARTBEAT_SECONDS,
-            )  # fmt: skip
+            with _coordinator.outliving_service():
+                jax.distributed.initialize(
+                    address,
+                    group.size,
+                    group.rank,
+                    heartbeat_timeout_seconds=_JAX_HEARTBEAT_SECONDS,
+                )
         except RuntimeError as error:
             raise UsageError(f"start_processes: {error}") from error
     return group
@@ -253,7 +259,7 @@ def _start() -> Group:
     return Group(rank.value, size.value, library)
 
 
-def _coordinator(group: Group) -> str:
+def _address(group: Group) -> str:
     """Address at which rank 0 will listen."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

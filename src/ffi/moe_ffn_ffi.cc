@@ -40,16 +40,16 @@ xffi::Error MoeFfnHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuf
   return ToError(RunMoeFfn(pool, activation, args, MoeFfnScratchBytes, MoeFfn));
 }
 
-xffi::Error MoeFfnGradHandler(xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights,
-                              xffi::AnyBuffer w_gate, xffi::AnyBuffer w_up, xffi::AnyBuffer w_down,
-                              xffi::AnyBuffer group_offsets, xffi::AnyBuffer row_token,
-                              xffi::AnyBuffer slot_row, xffi::AnyBuffer gate_up,
-                              xffi::AnyBuffer y_grad, xffi::RemainingArgs panels,
-                              xffi::Result<xffi::AnyBuffer> x_grad,
-                              xffi::Result<xffi::AnyBuffer> weights_grad,
-                              xffi::Result<xffi::AnyBuffer> w_gate_grad,
-                              xffi::Result<xffi::AnyBuffer> w_up_grad,
-                              xffi::Result<xffi::AnyBuffer> w_down_grad, int64_t activation) {
+xffi::Error MoeFfnGradHandler(
+    xffi::ThreadPool pool, xffi::AnyBuffer x, xffi::AnyBuffer weights, xffi::AnyBuffer w_gate,
+    xffi::AnyBuffer w_up, xffi::AnyBuffer w_down, xffi::AnyBuffer group_offsets,
+    xffi::AnyBuffer row_token, xffi::AnyBuffer slot_row, xffi::AnyBuffer saved,
+    xffi::AnyBuffer y_grad, xffi::RemainingArgs panels, xffi::Result<xffi::AnyBuffer> x_grad,
+    xffi::Result<xffi::AnyBuffer> weights_grad, xffi::Result<xffi::AnyBuffer> w_gate_grad,
+    xffi::Result<xffi::AnyBuffer> w_up_grad, xffi::Result<xffi::AnyBuffer> w_down_grad,
+    xffi::Result<xffi::AnyBuffer> gate_up, int64_t activation) {
+  const Status shared = CheckShared("moe_ffn_grad", saved, gate_up);
+  if (!shared.ok()) return ToError(shared);
   MoeFfnGradArgs args = {.x = View(x),
                          .weights = View(weights),
                          .w_gate = View(w_gate),
@@ -100,7 +100,7 @@ ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_grad, MoeFfnGradHandler,
                           .Arg<xffi::AnyBuffer>()  // group_offsets [E+1]
                           .Arg<xffi::AnyBuffer>()  // row_token [R]
                           .Arg<xffi::AnyBuffer>()  // slot_row [T,k]
-                          .Arg<xffi::AnyBuffer>()  // gate_up [R,2F']
+                          .Arg<xffi::AnyBuffer>()  // gate_up [R,2F'], aliased with the result
                           .Arg<xffi::AnyBuffer>()  // y_grad [T,H]
                           .RemainingArgs()         // none, or both transposed: down, gate and up
                           .Ret<xffi::AnyBuffer>()  // x_grad [T,H]
@@ -108,6 +108,7 @@ ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_grad, MoeFfnGradHandler,
                           .Ret<xffi::AnyBuffer>()  // w_gate_grad [E,H,F]
                           .Ret<xffi::AnyBuffer>()  // w_up_grad [E,H,F]
                           .Ret<xffi::AnyBuffer>()  // w_down_grad [E,F,H]
+                          .Ret<xffi::AnyBuffer>()  // what gate_up's memory holds then
                           .Attr<int64_t>("activation"));
 
 }  // namespace anabranch::ffi

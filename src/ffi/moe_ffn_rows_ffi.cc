@@ -107,10 +107,12 @@ xffi::Error RowsHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weights, A
 // before: nothing, or the gradients of other experts, in whose memory the results are.
 xffi::Error RowsGradHandler(xffi::ThreadPool pool, AnyBuffer x, AnyBuffer weights, AnyBuffer w_gate,
                             AnyBuffer w_up, AnyBuffer w_down, AnyBuffer group_offsets,
-                            AnyBuffer identity, AnyBuffer gate_up, AnyBuffer y_grad,
+                            AnyBuffer identity, AnyBuffer saved, AnyBuffer y_grad,
                             xffi::RemainingArgs /*before*/, Output x_grad, Output weights_grad,
                             Output w_gate_grad, Output w_up_grad, Output w_down_grad,
-                            int64_t activation, int64_t first_expert) {
+                            Output gate_up, int64_t activation, int64_t first_expert) {
+  const Status shared = CheckShared("moe_ffn_rows_grad", saved, gate_up);
+  if (!shared.ok()) return ToError(shared);
   const MoeFfnGradArgs args = {.x = View(x),
                                .weights = View(weights),
                                .w_gate = View(w_gate),
@@ -159,7 +161,7 @@ ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_rows_grad, anabranch::ffi::RowsGradHandl
                           .Arg<AnyBuffer>()  // w_down [L,F,H]
                           .Arg<AnyBuffer>()  // group_offsets [L+1]
                           .Arg<AnyBuffer>()  // identity [C]
-                          .Arg<AnyBuffer>()  // gate_up [C,2F']
+                          .Arg<AnyBuffer>()  // gate_up [C,2F'], aliased with the result
                           .Arg<AnyBuffer>()  // y_grad [C,H]
                           .RemainingArgs()   // gradients of the weights so far, or none
                           .Ret<AnyBuffer>()  // x_grad [C,H]
@@ -167,5 +169,6 @@ ANABRANCH_FFI_HANDLER(anabranch_moe_ffn_rows_grad, anabranch::ffi::RowsGradHandl
                           .Ret<AnyBuffer>()  // w_gate_grad [L,H,F]
                           .Ret<AnyBuffer>()  // w_up_grad [L,H,F]
                           .Ret<AnyBuffer>()  // w_down_grad [L,F,H]
+                          .Ret<AnyBuffer>()  // what gate_up's memory holds then
                           .Attr<int64_t>("activation")
                           .Attr<int64_t>("first_expert"));

@@ -15,6 +15,15 @@ inline Status ToActivation(const char* op, int64_t code, tile::Activation* activ
   return Status::Ok();
 }
 
+// The gradient works in the memory of what the forward pass saved.
+inline Status CheckShared(const char* op, const xffi::AnyBuffer& saved,
+                          xffi::Result<xffi::AnyBuffer>& result) {
+  if (saved.element_count() == 0 || saved.untyped_data() == result->untyped_data()) {
+    return Status::Ok();
+  }
+  return InvalidArgument(op, ": gate_up is not aliased with the last result");
+}
+
 // What the handlers with routed tokens share: the activation, the ranks, and the scratch.
 template <typename Args>
 Status RunMoeFfn(xffi::ThreadPool pool, int64_t activation, Args args,

@@ -151,16 +151,14 @@ def _forward(activation: str, x: jax.Array, *operands: Any) -> tuple[jax.Array, 
 def _backward(activation: str, residuals: Any, y_grad: jax.Array) -> tuple[Any, ...]:
     *floats, plan, packed, gate_up = residuals
     panels = () if packed is None else (packed.down_transposed, packed.gate_up_transposed)
-    grads = _register.call(
+    given = (*floats, plan.group_offsets, plan.row_token, plan.slot_row, gate_up)
+    *grads, _ = _register.call(
         "moe_ffn_grad",
-        [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in floats],
-        *floats,
-        plan.group_offsets,
-        plan.row_token,
-        plan.slot_row,
-        gate_up,
+        [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (*floats, gate_up)],
+        *given,
         y_grad,
         *panels,
+        aliases={len(given) - 1: len(floats)},  # the gradient works in what was saved
         activation=ACTIVATIONS.index(activation),
     )
     return (*grads, None, None)  # the plan has integers alone; panels pass no gradient on

@@ -62,6 +62,7 @@ Status MoeFfn(const MoeFfnArgs& args, Context& context);
 //             expert order, rounded once; weight gradients are summed in f32 over the expert's rows
 //             in row order. weights_grad is <y_grad[t] @ w_down[e]^T, hidden>, never rounded below
 //             f32. Bitwise equal for any number of threads.
+//   Memory    gate_up is worked in: afterwards it holds the gradients of gate and up.
 struct MoeFfnGradArgs {
   tile::Activation activation = tile::Activation::kSwiglu;
   ConstTensorView x;
@@ -72,7 +73,7 @@ struct MoeFfnGradArgs {
   ConstTensorView group_offsets;
   ConstTensorView row_token;
   ConstTensorView slot_row;
-  ConstTensorView gate_up;
+  TensorView gate_up;
   PackedExperts packed = {};  // down_transposed and gate_up_transposed, or none
   ConstTensorView y_grad;
   TensorView x_grad;

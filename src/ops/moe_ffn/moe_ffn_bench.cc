@@ -163,7 +163,7 @@ void BM_MoeFfn(benchmark::State& state) {
   forward.gate_up = TensorView(b.gate_up.data(), {tokens * k, 2 * b.saved});
   MoeFfnGradArgs grad;
   b.SetInputs(grad, tokens, hidden, width, experts, k);
-  grad.gate_up = ConstTensorView(b.gate_up.data(), {tokens * k, 2 * b.saved});
+  grad.gate_up = TensorView(b.gate_up.data(), {tokens * k, 2 * b.saved});
   grad.y_grad = ConstTensorView(b.y_grad.data(), {tokens, hidden});
   grad.x_grad = TensorView(b.x_grad.data(), {tokens, hidden});
   grad.weights_grad = TensorView(b.weights_grad.data(), {tokens, k});

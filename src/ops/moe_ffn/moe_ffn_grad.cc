@@ -27,7 +27,6 @@ struct GradUnit {
 
 struct Scratch {
   Rows rows;
-  char* grads;            // [rows, 2F'] gradients of gate and up
   char* weighted_hidden;  // [rows, F']
   char* padded_x;
   char* padded_y_grad;
@@ -57,7 +56,6 @@ Scratch LayOut(const MoeFfnGradArgs& args, const Sizes& sizes, int num_workers, 
   Scratch s;
   const int64_t bytes = sizes.element_bytes();
   s.rows = moe_ffn::TakeRows(moe_ffn::CommonOf(args), sizes, &arena);
-  s.grads = arena.Take<char>(sizes.capacity * 2 * sizes.saved * bytes);
   s.weighted_hidden = arena.Take<char>(sizes.capacity * sizes.saved * bytes);
   s.padded_x = arena.Take<char>(moe_ffn::PaddedElements(sizes) * bytes);
   s.padded_y_grad = arena.Take<char>(moe_ffn::PaddedElements(sizes) * bytes);
@@ -101,40 +99,34 @@ void RunHiddenGrad(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch
   const int64_t bytes = sizes.element_bytes();
   // The last panel also writes the zero that fills an odd row's last word: gate and up are 0 there.
   const int stored = static_cast<int>(std::min<int64_t>(tile::kPanelColumns, sizes.saved - column));
-  const char* saved = static_cast<const char*>(args.gate_up.data());
+  char* gate_up = static_cast<char*>(args.gate_up.data());
   const auto prepare = [&](int64_t row, int count) {
     for (int r = 0; r < count; ++r) {
       const int64_t at = unit.first + row + r;
       const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
       const int64_t up_at = gate_at + sizes.saved * bytes;
-      tile::PrefetchLines(saved + gate_at, stored * bytes);
-      tile::PrefetchLines(saved + up_at, stored * bytes);
-      tile::PrefetchLines(scratch.grads + gate_at, stored * bytes);
-      tile::PrefetchLines(scratch.grads + up_at, stored * bytes);
+      tile::PrefetchLines(gate_up + gate_at, stored * bytes);
+      tile::PrefetchLines(gate_up + up_at, stored * bytes);
       tile::PrefetchLines(scratch.weighted_hidden + (at * sizes.saved + column) * bytes,
                           stored * bytes);
     }
   };
   const auto finish = [&](int64_t row, int count, const float* tile) {
-    const void* gate[tile::kTileRows];
-    const void* up[tile::kTileRows];
-    void* gate_grad[tile::kTileRows];
-    void* up_grad[tile::kTileRows];
+    void* gate[tile::kTileRows];
+    void* up[tile::kTileRows];
     void* hidden[tile::kTileRows];
     for (int r = 0; r < count; ++r) {
       const int64_t at = unit.first + row + r;
       const int64_t gate_at = (at * 2 * sizes.saved + column) * bytes;
       const int64_t up_at = gate_at + sizes.saved * bytes;
-      gate[r] = saved + gate_at;
-      up[r] = saved + up_at;
-      gate_grad[r] = scratch.grads + gate_at;
-      up_grad[r] = scratch.grads + up_at;
+      gate[r] = gate_up + gate_at;
+      up[r] = gate_up + up_at;
       hidden[r] = scratch.weighted_hidden + (at * sizes.saved + column) * bytes;
     }
     const int64_t first = unit.first + row;
     kernels.epilogue(sizes.type)
         .activate_grad(args.activation, tile, count, stored, scratch.rows.weight + first, gate, up,
-                       gate_grad, up_grad, hidden,
+                       gate, up, hidden,
                        scratch.weight_grads + unit.panel * sizes.capacity + first);
   };
   tile::ForEachRowTile(kernels, sizes.type, scratch.y_grad_rows + unit.first, unit.rows,
@@ -251,7 +243,7 @@ void PointAllRows(const MoeFfnGradArgs& args, const Sizes& sizes, const Scratch&
                          scratch.rows, scratch.x_rows);
   moe_ffn::PointToTokens(moe_ffn::WholeWords(args.y_grad, sizes, scratch.padded_y_grad), pitch,
                          sizes, scratch.rows, scratch.y_grad_rows);
-  moe_ffn::PointToRows(scratch.grads, 2 * sizes.saved * bytes, sizes, scratch.grads_rows);
+  moe_ffn::PointToRows(args.gate_up.data(), 2 * sizes.saved * bytes, sizes, scratch.grads_rows);
   moe_ffn::PointToRows(scratch.weighted_hidden, sizes.saved * bytes, sizes, scratch.weighted_rows);
 }
 

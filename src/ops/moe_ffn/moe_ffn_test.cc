@@ -113,7 +113,7 @@ struct Problem {
     MoeFfnGradArgs a;
     SetInputs(a, activation);
     const auto [tokens, hidden, width, experts, k] = shape;
-    a.gate_up = ConstTensorView(gate_up.data(), {tokens * k, 2 * saved});
+    a.gate_up = TensorView(gate_up.data(), {tokens * k, 2 * saved});
     a.y_grad = ConstTensorView(y_grad.data(), {tokens, hidden});
     a.x_grad = TensorView(x_grad.data(), {tokens, hidden});
     a.weights_grad = TensorView(weights_grad.data(), {tokens, k});

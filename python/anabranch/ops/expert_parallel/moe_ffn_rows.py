@@ -77,17 +77,19 @@ def rows_backward(
 
     ``before``: gradients of the weights, of which those of other experts are kept.
     """
-    results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands[:5]]
+    results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (*operands[:5], gate_up)]
     given = (*operands, _identity(operands[0]), gate_up, y_grad)
-    return _register.call(
+    aliases = {len(given) + i: 2 + i for i in range(len(before))}
+    *gradients, _ = _register.call(
         "moe_ffn_rows_grad",
         results,
         *given,
         *before,
-        aliases={len(given) + i: 2 + i for i in range(len(before))},
+        aliases=aliases | {len(given) - 2: 5},  # the gradient works in what was saved
         activation=activation,
         first_expert=first_expert,
     )
+    return gradients
 
 
 def _forward(activation: int, *operands: jax.Array) -> tuple[jax.Array, Any]:

@@ -2,11 +2,16 @@
 """What the operating system says about this process and this machine (Linux); nothing here is changed."""
 
 import ctypes
+import gc
 import math
 import os
 import platform
+import time
 from importlib import metadata
 from pathlib import Path
+
+# Batches and metrics come and go between steps; temporaries of a step that matters are larger.
+_UNNOTICED_GIB = 1 / 1024
 
 
 def cpu_model() -> str:
@@ -95,30 +100,56 @@ def return_freed_memory() -> None:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
         return
+    gc.collect()  # JAX's programs of one use are in cycles
     malloc_trim(ctypes.c_size_t(0))
 
 
 class FreedMemory:
-    """Returns freed memory to the system when a process that keeps it has grown by what it cannot use.
+    """Keeps a loop that allocates the same in every step from growing; for a process that keeps freed memory.
 
-    glibc asks for up to 96 bytes more than an aligned block gets and frees them as blocks of their own. Once others
-    have taken those, an array of the same size no longer fits where the last one lay, and a loop that allocates the
-    same in every step grows by all of its temporaries, again and again.
+    XLA's thread frees a step's temporaries up to some milliseconds after the results exist, while its other threads
+    still spin. A step that starts before that takes new memory for its own, and the process grows by all of them.
+
+    glibc takes the smallest free block that fits, so the first steps find other places than later ones: what they
+    touched is returned to the system after each of them.
+
+    And it asks for up to 96 bytes more than an aligned block gets and frees them as blocks of their own. Once others
+    have taken those, an array of the same size no longer fits where the last one lay. When a process has grown by what
+    it cannot use, that is returned to the system.
     """
 
-    def __init__(self, growth: float = 0.02) -> None:
-        """`growth`: the share by which resident memory may grow unnoticed."""
-        self._growth = growth
+    def __init__(self, growth: float = 0.02, patience: float = 0.02) -> None:
+        """`growth`: the share by which resident memory may grow unnoticed.
+
+        `patience`: the longest time to wait for a step's temporaries, in seconds.
+        """
+        self._growth, self._patience = growth, patience
+        self._settling = 2
         self._limit: float | None = None
+        self._in_use: float | None = None
 
     def after_step(self) -> None:
-        """To be called after every step; the first one, and the one after a return, say what a step needs."""
+        """To be called after every step; the third one, and the one after a later return, say what a step needs."""
+        self._wait()
         resident = resident_gib()
-        if self._limit is None:
+        if self._settling > 0:
+            self._settling -= 1
+            return_freed_memory()
+        elif self._limit is None:
             self._limit = resident * (1 + self._growth)
         elif resident > self._limit:
             return_freed_memory()
             self._limit = None
+
+    def _wait(self) -> None:
+        """Until no more is allocated than after the last step; what stays longer than `patience` counts as needed."""
+        until = time.perf_counter() + self._patience
+        in_use = allocated_gib()
+        expected = 0.0 if self._in_use is None else self._in_use + _UNNOTICED_GIB
+        while in_use > expected and time.perf_counter() < until:
+            time.sleep(0.0005)
+            in_use = allocated_gib()
+        self._in_use = in_use
 
 
 def memory_gib() -> float:
@@ -130,6 +161,25 @@ def resident_gib() -> float:
     """Resident memory of this process now, in GiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+def allocated_gib() -> float:
+    """What malloc has handed out from its first heap and not got back, in GiB; 0 without glibc 2.33 or later."""
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):
+        return 0.0
+    mallinfo.restype = _MallInfo
+    return mallinfo().uordblks / 2**30
+
+
+class _MallInfo(ctypes.Structure):
+    """`struct mallinfo2` of malloc.h."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
 
 
 def _quota_v2(path: str) -> float | None:

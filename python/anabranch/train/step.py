@@ -55,17 +55,20 @@ def batch_shapes(batch_size: int, sequence_length: int) -> dict[str, jax.ShapeDt
 
 def init_state(key: jax.Array, recipe: "Recipe") -> TrainState:
     """Fresh parameters and optimizer state: one program after the other, or both need memory at once."""
-    params = jax.jit(models.init, static_argnums=1)(key, recipe.model)
+    # JAX keeps a program as long as its function exists: these are used once.
+    params = jax.jit(lambda key: models.init(key, recipe.model))(key)
     return TrainState(params, jax.jit(optimizers.make(recipe.train).init)(params))
 
 
 def keep_gradients(state: TrainState) -> TrainState:
     """The same state with memory for gradients, which steps then neither allocate nor free.
 
-    A process that keeps freed memory has free blocks of all sizes, and 0.76 of the 0.88 GB that a step of `bench-190m`
-    works in are gradients: now and then they do not fit where they lay, and the process grows by that much.
+    0.76 of the 0.88 GB that a step of `bench-190m` works in are gradients, and memory that a step allocates is now
+    and then not the one that the last step freed, see `machine.FreedMemory`.
     """
-    return state._replace(gradients=jax.tree.map(jnp.zeros_like, state.params))
+    # One program, not one a shape.
+    zeros = jax.jit(lambda params: jax.tree.map(jnp.zeros_like, params))
+    return state._replace(gradients=zeros(state.params))
 
 
 def make_train_step(

@@ -65,8 +65,9 @@ def step(job: dict[str, Any]) -> dict[str, Any]:
         "segment_ids": np.ones(shape, np.int32),
         "positions": np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy(),
     }
-    train_step = jit_step(make_train_step(recipe))
     state = keep_gradients(init_state(jax.random.key(0), recipe))
+    train_step = jit_step(make_train_step(recipe)).lower(state, batch).compile()
+    machine.return_freed_memory()  # the compiler's
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     first = np.array(jax.tree.leaves(state.params)[0])
     dropped = 0

@@ -12,8 +12,10 @@
 namespace anabranch::expert_parallel {
 namespace {
 
-// A unit moves about this many bytes: 10 us at 10 GB/s, well above the cost of handing it out.
+// A unit moves about this many bytes: 10 us at 10 GB/s, well above the cost of handing it out. What
+// is streamed is fenced at the end of a unit, which waits for memory: such units are longer.
 constexpr int64_t kBytesPerUnit = 1 << 17;
+constexpr int64_t kStreamedBytesPerUnit = 1 << 20;
 constexpr int64_t kWord = 4;  // bytes of an i32 or f32
 // What a rank shows when others read: slot_rank and slot_row, x, weights; when they write: rows and
 // row_weights.
@@ -102,7 +104,8 @@ void ClearPadding(const DispatchArgs& args, const Plan& plan, const Target& mine
 void Move(const Source& source, int64_t topk, int64_t row_bytes, CopyRow copy,
           const std::vector<Target>& targets, Executor& executor) {
   const int64_t token_bytes = std::max<int64_t>(1, topk * row_bytes);
-  const int64_t per_unit = std::max<int64_t>(1, kBytesPerUnit / token_bytes);
+  const int64_t unit_bytes = copy == CopyStreaming ? kStreamedBytesPerUnit : kBytesPerUnit;
+  const int64_t per_unit = std::max<int64_t>(1, unit_bytes / token_bytes);
   executor.ParallelFor(CeilDiv(source.tokens, per_unit), [&](int64_t unit, int) {
     const int64_t end = std::min(source.tokens, (unit + 1) * per_unit);
     for (int64_t token = unit * per_unit; token < end; ++token) {

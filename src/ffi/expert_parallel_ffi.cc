@@ -60,8 +60,9 @@ xffi::Future DispatchHandler(xffi::RunId run, xffi::ThreadPool pool, AnyBuffer p
         return expert_parallel::DispatchTogether(all, executor);
       },
       [](const DispatchArgs& mine, const Call& call, Transport& transport, Executor& executor) {
-        DelayDispatch();
-        return expert_parallel::Dispatch(mine, call, transport, executor);
+        const Status status = expert_parallel::Dispatch(mine, call, transport, executor);
+        DelayDispatch();  // here, so that all ranks wait at the same time
+        return status;
       });
 }
 

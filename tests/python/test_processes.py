@@ -94,10 +94,22 @@ def test_processes_train_with_the_bits_of_one_device_and_resume_as_any_number(
         2, *tiny_arguments(text), "--steps", 2, "--out", two, folder=tmp_path / "a", **cached
     )
     finished(process)
-    # What two processes began, four finish; test_ranks.py has devices.
-    process = train(4, "--resume", "--steps", 4, "--out", two, folder=tmp_path / "b", **cached)
+    # What two processes began, three finish; test_ranks.py has devices.
+    process = train(3, "--resume", "--steps", 4, "--out", two, folder=tmp_path / "b", **cached)
     finished(process)
     assert_same_run(two, tmp_path / "one", 4)
+
+
+@needs_mpi
+def test_groups_of_processes_train_with_the_bits_of_groups_of_devices(text, tmp_path):
+    groups = "parallel.data=2"
+    trainer.run(tiny(text, groups, "parallel.devices=4"), tmp_path / "devices", steps=2)
+    process = train(
+        4, *tiny_arguments(text, groups), "--steps", 2, "--out", tmp_path / "processes",
+        folder=tmp_path / "a", **training.compiled_before(text),
+    )  # fmt: skip
+    finished(process)
+    assert_same_run(tmp_path / "processes", tmp_path / "devices", 2)
 
 
 @needs_mpi

@@ -14,9 +14,9 @@
 //   Numerics  f32, each result rounded once to its type. Activations to some 3 units in f32's last
 //             place; products of weights rounded on their own, and weights_grad is 16 interleaved
 //             sums added in ascending order: the same bits on every instruction set.
-//   Memory    results must not overlap arguments or each other; allocates nothing, needs no
-//   scratch. Errors    kInvalidArgument (shapes, types). Results are untouched on error. Threads
-//   re-entrant; work is spread over context.executor; bits do not depend on it.
+//   Memory    results must not overlap arguments or each other; no scratch, no allocation.
+//   Errors    kInvalidArgument (shapes, types). Results are untouched on error.
+//   Threads   re-entrant; work is spread over context.executor; bits do not depend on it.
 namespace anabranch {
 
 // hidden = activation(gate, up), element by element.

@@ -64,6 +64,8 @@ TARGETS = (
     "quantize_dequantize_both",
     "tensor_amax",
     "random_hadamard",
+    "pack_codes",
+    "unpack_codes",
 )
 
 

@@ -1,5 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "ffi/ffi_support.h"
+#include "ops/quantize/packed/packed_codes.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/wire/wire_rows.h"
 
@@ -123,7 +124,40 @@ xffi::Error EncodeRowsHandler(xffi::ThreadPool pool, xffi::AnyBuffer x,
   return ToError(EncodeRows({View(x), View(slots)}, {&executor, nullptr, 0}));
 }
 
+// The memory of an array of four-bit elements; absent for others.
+template <typename PackedView>
+PackedView Packed(const xffi::AnyBuffer& buffer) {
+  if (buffer.element_type() != xffi::F4E2M1FN) return PackedView();
+  const auto count = static_cast<int64_t>(buffer.element_count());
+  return PackedView(buffer.untyped_data(), DType::kU8, {CeilDiv(count, 2)});
+}
+
+xffi::Error PackCodesHandler(xffi::ThreadPool pool, xffi::AnyBuffer codes,
+                             xffi::Result<xffi::AnyBuffer> packed) {
+  XlaExecutor executor(pool);
+  return ToError(PackCodes({View(codes), Packed<TensorView>(*packed)}, {&executor, nullptr, 0}));
+}
+
+xffi::Error UnpackCodesHandler(xffi::ThreadPool pool, xffi::AnyBuffer packed,
+                               xffi::Result<xffi::AnyBuffer> codes) {
+  XlaExecutor executor(pool);
+  return ToError(
+      UnpackCodes({Packed<ConstTensorView>(packed), View(codes)}, {&executor, nullptr, 0}));
+}
+
 }  // namespace
+
+ANABRANCH_FFI_HANDLER(anabranch_pack_codes, PackCodesHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()    // codes, a byte each
+                          .Ret<xffi::AnyBuffer>());  // E2M1 in the same shape
+
+ANABRANCH_FFI_HANDLER(anabranch_unpack_codes, UnpackCodesHandler,
+                      xffi::Ffi::Bind()
+                          .Ctx<xffi::ThreadPool>()
+                          .Arg<xffi::AnyBuffer>()    // E2M1
+                          .Ret<xffi::AnyBuffer>());  // codes, a byte each, in the same shape
 
 ANABRANCH_FFI_HANDLER(anabranch_encode_rows, EncodeRowsHandler,
                       xffi::Ffi::Bind()

@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 import quantize_oracle as oracle
-from anabranch.ops.quantize import BF16, FORMATS, swizzle_scale, unswizzle_scale
+from anabranch.ops.quantize import BF16, FORMATS, quantized, swizzle_scale, unswizzle_scale
 from anabranch.ops.quantize.keys import derive_key
 
 MODES = ("rceil", "floor", "even", "ceil", "float32")
@@ -190,6 +190,23 @@ def test_transformations_of_jax():
     np.testing.assert_array_equal(scales_of(each.scale), scales_of(together.scale))
     doubled = jax.jit(lambda q: q.dequantize(jnp.bfloat16) * 2)(together)
     np.testing.assert_array_equal(doubled, 2 * together.dequantize(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (2, 7, 32)])
+def test_four_bit_elements_are_those_of_xla(shape):
+    codes = jnp.asarray(np.random.default_rng(0).integers(0, 16, shape, dtype=np.uint8))
+
+    def both_ways(codes):
+        packed = quantized.from_bytes(codes)
+        # Turned, so that XLA reads what it was given in an order of its own.
+        return packed.T, quantized.to_bytes(packed), quantized.to_bytes(packed.T)
+
+    expected = jax.lax.bitcast_convert_type(codes.astype(jnp.uint4), jnp.float4_e2m1fn)
+    found, back, turned = jax.jit(both_ways)(codes)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected).T)
+    np.testing.assert_array_equal(back, codes)
+    np.testing.assert_array_equal(turned, codes.T)
+    np.testing.assert_array_equal(quantized.to_bytes(expected), codes)
 
 
 def test_swizzle_has_the_published_offsets():

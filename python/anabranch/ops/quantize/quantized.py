@@ -106,11 +106,11 @@ def to_bytes(data: jax.Array) -> jax.Array:
     """E2M1 elements as one byte each; others unchanged."""
     if data.dtype != jnp.float4_e2m1fn:
         return data
-    return jax.lax.bitcast_convert_type(data, jnp.uint4).astype(jnp.uint8)
+    return _register.call("unpack_codes", jax.ShapeDtypeStruct(data.shape, jnp.uint8), data)
 
 
 def from_bytes(data: jax.Array) -> jax.Array:
     """The inverse of `to_bytes` for the codes that the engine wrote."""
     if data.dtype != jnp.uint8:
         return data
-    return jax.lax.bitcast_convert_type(data.astype(jnp.uint4), jnp.float4_e2m1fn)
+    return _register.call("pack_codes", jax.ShapeDtypeStruct(data.shape, jnp.float4_e2m1fn), data)

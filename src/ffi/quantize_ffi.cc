@@ -1,6 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 #include "ffi/ffi_support.h"
-#include "ops/quantize/packed/packed_codes.h"
+#include "ops/pack_codes/pack_codes.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/wire/wire_rows.h"
 

@@ -1,6 +1,6 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef ANABRANCH_OPS_QUANTIZE_PACKED_PACKED_CODES_H_
-#define ANABRANCH_OPS_QUANTIZE_PACKED_PACKED_CODES_H_
+#ifndef ANABRANCH_OPS_PACK_CODES_PACK_CODES_H_
+#define ANABRANCH_OPS_PACK_CODES_PACK_CODES_H_
 
 #include "base/context.h"
 #include "base/status.h"
@@ -29,4 +29,4 @@ Status UnpackCodes(const UnpackCodesArgs& args, const Context& context);
 
 }  // namespace anabranch
 
-#endif  // ANABRANCH_OPS_QUANTIZE_PACKED_PACKED_CODES_H_
+#endif  // ANABRANCH_OPS_PACK_CODES_PACK_CODES_H_

@@ -1,5 +1,5 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#include "ops/quantize/packed/packed_codes.h"
+#include "ops/pack_codes/pack_codes.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace anabranch {
 namespace {
 
-TEST(PackedCodes, TwoOfEveryValueMakeAByteAndComeBack) {
+TEST(PackCodes, TwoOfEveryValueMakeAByteAndComeBack) {
   ThreadExecutor executor(3);
   const Context context = {&executor, nullptr, 0};
   for (int64_t count : {0, 1, 2, 3, 31, 256, 1025, 200001}) {
@@ -27,7 +27,7 @@ TEST(PackedCodes, TwoOfEveryValueMakeAByteAndComeBack) {
   }
 }
 
-TEST(PackedCodes, TypesAndSizesMustFit) {
+TEST(PackCodes, TypesAndSizesMustFit) {
   SerialExecutor executor;
   const Context context = {&executor, nullptr, 0};
   std::vector<uint8_t> codes(5), packed(3, 7);

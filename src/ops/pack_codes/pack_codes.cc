@@ -1,5 +1,5 @@
 // Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
-#include "ops/quantize/packed/packed_codes.h"
+#include "ops/pack_codes/pack_codes.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,12 +1,12 @@
 # Copyright 2026 The Anabranch Authors. SPDX-License-Identifier: Apache-2.0
 """Waves hide a slow dispatch: read off the time line of two processes, and the time line itself."""
 
-import json
 import os
 import sys
 
 import pytest
 
+import chrome_trace
 from anabranch import engine
 from anabranch.bench import ep_waves
 from anabranch.engine import Span
@@ -39,7 +39,7 @@ def test_eight_waves_hide_most_of_a_delayed_dispatch(tmp_path):
     hidden = [line.split()[1] for line in out.splitlines() if line.startswith("hidden ")]
     assert len(hidden) == 1, (out, err)
     assert float(hidden[0]) >= 0.7
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = chrome_trace.check((tmp_path / "trace.json").read_text())
     for rank in (0, 1):
         mine = [event for event in events if event["ph"] == "X" and event["pid"] == rank]
         names = [event["name"] for event in mine]
@@ -68,7 +68,7 @@ def test_what_products_cover_is_hidden(products, share):
 
 def test_a_time_line_begins_with_its_first_span_and_names_its_tracks():
     lines = [spans(("products", 5.0, 5.5)), spans(("exchange", 5.25, 6.0))]
-    events = json.loads(ep_waves.perfetto(lines))["traceEvents"]
+    events = chrome_trace.check(ep_waves.perfetto(lines))
     assert [(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"] == [
         (0, "rank 0"),
         (1, "rank 1"),

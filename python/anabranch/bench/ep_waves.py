@@ -25,6 +25,7 @@ from anabranch.engine import Span
 from anabranch.ops.expert_parallel import ExpertParallel
 from anabranch.ops.moe_ffn import moe_ffn
 from anabranch.ops.router import Routing
+from anabranch.planner import trace
 
 RANKS, TOKENS, HIDDEN, WIDTH, EXPERTS, TOPK = 2, 1024, 512, 1024, 16, 4
 WAVES = (1, 8)
@@ -72,30 +73,23 @@ def hidden(spans: Sequence[Span]) -> float:
 def perfetto(spans_of_ranks: Sequence[Sequence[Span]]) -> str:
     """The time line of all ranks in Chrome's trace format."""
     start = min(span.begin for spans in spans_of_ranks for span in spans)
-    events: list[dict[str, Any]] = []
+    named: list[dict[str, Any]] = []
+    drawn: list[dict[str, Any]] = []
     for rank, spans in enumerate(spans_of_ranks):
-        events.append(
-            {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
-        )
-        for track in ("exchange", "products"):
-            events.append(
-                {
-                    "ph": "M",
-                    "pid": rank,
-                    "tid": track == "products",
-                    "name": "thread_name",
-                    "args": {"name": track},
-                }
-            )
-        events += [
-            {
-                "ph": "X", "pid": rank, "tid": int(span.track == "products"), "name": span.name, "cat": span.track,
-                "ts": (span.begin - start) * 1e6, "dur": (span.end - span.begin) * 1e6,
-                "args": {"site" if span.track == "exchange" else "first expert": span.number},
-            }
-            for span in spans
-        ]  # fmt: skip
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        threads: list[str] = []
+        for track, number in (("exchange", "site"), ("products", "first expert")):
+            first = len(threads)
+            ends: list[float] = []
+            # Viewers take what overlaps on a thread for nested: a second thread holds it.
+            for span in sorted((s for s in spans if s.track == track), key=lambda s: s.begin):
+                lane = next((i for i, end in enumerate(ends) if end <= span.begin), len(ends))
+                ends[lane : lane + 1] = [span.end]
+                times = (span.begin - start, span.end - start)
+                event = trace.span(rank, first + lane, span.name, *times)
+                drawn.append(event | {"args": {number: span.number}})
+            threads += [track] * max(len(ends), 1)
+        named += trace.names(rank, f"rank {rank}", dict(enumerate(threads)))
+    return trace.document([*named, *sorted(drawn, key=lambda event: event["ts"])], {})
 
 
 def main() -> None:
